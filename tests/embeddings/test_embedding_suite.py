@@ -4,7 +4,6 @@ import json
 import socket
 import warnings
 from collections.abc import Callable, Iterator
-from errno import ENOSPC
 from itertools import count
 from pathlib import Path
 from types import ModuleType
@@ -306,17 +305,6 @@ def test_a_published_repository_that_cannot_be_read_is_one_sentence(tmp_path: Pa
     with pytest.raises(DamagedFile, match=r"STS12 in .*: prefetch it again") as damaged:
         measured_in(tmp_path, "STS12")
     assert "\n" not in str(damaged.value)
-
-
-def test_a_full_disk_is_no_damaged_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    published_similarity(tmp_path)
-
-    def full(*_: object, **__: object) -> None:
-        raise OSError(ENOSPC, "No space left on device")
-
-    monkeypatch.setattr("datasets.arrow_writer.ArrowWriter.finalize", full)
-    with pytest.raises(RunFailed, match=r"STS12 does not fit into .*set TMPDIR"):
-        measured_in(tmp_path, "STS12")
 
 
 def test_what_an_encoder_refuses_is_told_with_the_task(tmp_path: Path) -> None:

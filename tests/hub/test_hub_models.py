@@ -1,6 +1,5 @@
 """The transformers classes: equal to the flat engine, and everything that a user of BERT-base expects of them."""
 
-import weakref
 from typing import Any
 
 import pytest
@@ -17,9 +16,7 @@ from neobert.hub import (
     NeoBERTForMaskedLM,
     NeoBERTForSequenceClassification,
     NeoBERTForTokenClassification,
-    attention,
 )
-from neobert.hub.attention import eager_attention
 from neobert.model.heads import MaskedLanguageModel
 from tests.support.small_models import (
     CONTEXT,
@@ -132,22 +129,6 @@ def test_hidden_states_and_attentions_are_one_a_layer(form: str) -> None:
     assert isinstance(model(TOKEN_IDS, MASK, return_dict=False), tuple)
     with pytest.raises(ValueError, match=r"attn_implementation=.eager. for output_attentions"):
         masked_lm(form, "sdpa")[0](TOKEN_IDS, output_attentions=True)
-
-
-def test_eager_attention_keeps_no_weights_that_nobody_asked_for(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    model, _ = masked_lm(form, "eager")
-    made: list[weakref.ref[Tensor]] = []
-
-    def watched(*inputs: Any, **options: Any) -> tuple[Tensor, Tensor]:
-        assert all(weights() is None for weights in made)
-        attended, weights = eager_attention(*inputs, **options)
-        made.append(weakref.ref(weights))
-        return attended, weights
-
-    monkeypatch.setattr(attention, "eager_attention", watched)
-    with torch.no_grad():
-        model(TOKEN_IDS, MASK)
-    assert len(made) == 3
 
 
 def test_what_berts_tokenizers_and_users_pass_is_understood(form: str) -> None:
