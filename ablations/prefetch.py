@@ -55,13 +55,7 @@ def build_parser() -> argparse.ArgumentParser:
     add("--most-bytes", type=byte_count, metavar="SIZE", help="largest size of a corpus, in whole files (20GB, 1.5TB)")
     add("--workers", type=count, default=DOWNLOADS, metavar="N", help=f"files at a time (default: {DOWNLOADS})")
     add("--dry-run", action="store_true", help="print what would be downloaded and stop")
-    add(
-        "--check",
-        nargs="?",
-        const="contents",
-        choices=("contents", "sizes"),
-        help="without a network, list what is missing; contents (default) reads all bytes, sizes none",
-    )
+    add("--check", action="store_true", help="without a network, read all bytes and list what is missing")
     add("--json", action="store_true", help="print JSON on stdout")
     return parser
 
@@ -71,7 +65,7 @@ class Request:
     """What is asked for: the data that a plan `needs` in a folder.
 
     `command` downloads what is missing of it. `most_bytes` bounds the size of each corpus. With `check` nothing is
-    downloaded; contents are compared, or only sizes.
+    downloaded.
     """
 
     folder: Path
@@ -80,7 +74,7 @@ class Request:
     most_bytes: int | None
     workers: int
     dry_run: bool
-    check: str | None
+    check: bool
     as_json: bool
 
 
@@ -128,7 +122,7 @@ def _request(options: argparse.Namespace) -> Request:
 def _check(request: Request) -> int:
     from neobert.data.download import items_of, verify_prefetch
 
-    found = verify_prefetch(request.folder, request.needs, contents=request.check == "contents")
+    found = verify_prefetch(request.folder, request.needs)
     if request.as_json:
         entries = [
             {"item": gap.item.name, "reason": gap.reason, "from": gap.item.repositories, "command": request.command}

@@ -103,15 +103,13 @@ class Gap(NamedTuple):
     reason: str
 
 
-def verify_prefetch(folder: Path, needs: Needs, *, contents: bool) -> list[Gap]:
+def verify_prefetch(folder: Path, needs: Needs) -> list[Gap]:
     """Return every item that a plan needs and that is missing or invalid in the folder: files that are absent or of
-    another size or, if there are none and with `contents`, files whose SHA-256 differs from the manifest."""
+    another size or, if there are none, files whose SHA-256 differs from the manifest."""
     source = DirectorySource(folder)
     items = list(items_of(needs))
     absent = [Gap(item, reason) for item in items for reason in _reasons(source, item)]
-    if absent or not contents:
-        return absent
-    return [Gap(item, reason) for item in items for reason in _altered(source, item)]
+    return absent or [Gap(item, reason) for item in items for reason in _altered(source, item)]
 
 
 def _reasons(source: DirectorySource, item: Item) -> list[str]:

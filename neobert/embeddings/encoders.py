@@ -245,7 +245,7 @@ class TextEncoder:
         instruction: placed before every text as a segment of its own, as in contrastive fine-tuning.
 
         Raises:
-            ValueError: an item of `texts` is not a string or not valid Unicode.
+            ValueError: an item of `texts` is not a string.
             RunFailed: a vector is not finite.
         """
         distinct, numbers = _distinct(texts)
@@ -288,13 +288,6 @@ def _distinct(texts: Sequence[str]) -> tuple[list[str], Array]:
     for number, text in enumerate(texts):
         if not isinstance(text, str):
             raise ValueError(f"text {number} is {text!r}, not a text: leave it out or give an empty text")
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            character = text[error.start]
-            raise ValueError(
-                f"text {number} holds {character!r}, half of a surrogate pair and no character: decode its source anew"
-            ) from error
         numbers[number] = seen.setdefault(text, len(seen))
     return list(seen), numbers
 

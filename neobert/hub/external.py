@@ -45,13 +45,10 @@ _NOMIC_ALWAYS: Mapping[str, Any] = {
 
 def native_configuration(content: Mapping[str, Any], name: str) -> dict[str, Any]:
     """Convert a config.json to the keys that transformers' class of its model_type reads; `name` is for errors. Raises
-    ValueError if it needs an option that the class does not support, or lacks a key."""
+    ValueError if it needs an option that the class does not support."""
     if content.get("model_type") != "nomic_bert" or "n_embd" not in content:
         return dict(content)
     # NomicBERT was published with GPT-2's key names (nomic-ai/contrastors, configuration_hf_nomic_bert.py).
-    lacking = [key for key in ("vocab_size", "n_embd", "n_layer", "n_head", "n_positions") if key not in content]
-    if lacking:
-        raise ValueError(f"config.json of {name} lacks {', '.join(lacking)}: fetch it again")
     for key, only in _NOMIC_ALWAYS.items():
         if key in content and content[key] != only:
             raise ValueError(f"{name} sets {key} to {content[key]!r}: transformers' nomic_bert knows {only!r} alone")

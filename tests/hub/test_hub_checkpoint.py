@@ -146,13 +146,6 @@ def test_a_configuration_that_no_model_can_have_is_refused(changes: dict[str, ob
         NeoBERTConfig(**{**PUBLISHED_CONFIG, **changes})
 
 
-def test_a_configuration_can_be_extended() -> None:
-    class Extended(NeoBERTConfig):
-        model_type = "extended"
-
-    assert Extended(norm="layer_norm").to_recipe() == NeoBERTConfig(norm="layer_norm").to_recipe()
-
-
 @pytest.mark.parametrize(
     ("load", "gone", "said"),
     [

@@ -265,17 +265,6 @@ def test_labels_give_torchs_losses(form: str) -> None:
     torch.testing.assert_close(tokens.loss, functional.cross_entropy(tokens.logits.flatten(0, 1), tags.flatten()))
 
 
-def test_labels_of_several_classes_at_once_give_binary_cross_entropy() -> None:
-    """Declared as the problem type, or known from labels that are no whole numbers."""
-    labels = torch.tensor([[1.0, 0, 1], [0, 0, 1], [1, 1, 1]])
-    for problem in ("multi_label_classification", None):
-        model = NeoBERTForSequenceClassification(configuration(num_labels=3, problem_type=problem)).eval()
-        outputs = model(TOKEN_IDS, MASK, labels=labels)
-        expected = functional.binary_cross_entropy_with_logits(outputs.logits, labels)
-        torch.testing.assert_close(outputs.loss, expected)
-        assert model.config.problem_type == "multi_label_classification"
-
-
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_under_autocast_loss_and_gradients_are_finite_and_near(form: str, dtype: torch.dtype) -> None:
     model, _ = masked_lm(form)
@@ -327,13 +316,6 @@ def test_the_vocabulary_grows(form: str, tmp_path) -> None:
     model.save_pretrained(tmp_path)
     again = NeoBERTForMaskedLM.from_pretrained(tmp_path)
     assert torch.equal(again(TOKEN_IDS).logits, model(TOKEN_IDS).logits)
-
-
-def test_new_tokens_of_a_model_with_a_head_start_as_the_others_did(form: str) -> None:
-    model = NeoBERTForSequenceClassification(configuration(form))
-    model.resize_token_embeddings(500, mean_resizing=False)
-    new = model.get_input_embeddings().weight.detach()[50:]
-    assert 0.29 < float(new.abs().max()) <= 0.3, "uniform in ±embedding_init_range"
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
