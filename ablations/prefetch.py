@@ -16,7 +16,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -138,7 +137,6 @@ def _check(request: Request) -> int:
 
 
 def _download(request: Request) -> int:
-    from neobert.console import logs
     from neobert.data.download import download, items_of, require_room, select
 
     errors: list[Exception] = []
@@ -147,8 +145,7 @@ def _download(request: Request) -> int:
         _print_plan(selection, as_json=request.as_json)
         require_room(request.folder, selection.missing_bytes)
         if not request.dry_run:
-            report = partial(logs().print, markup=False)
-            errors = download(request.folder, selection, workers=request.workers, report=report)
+            errors = download(request.folder, selection, workers=request.workers)
     for problem in [*selection.problems, *map(str, errors)]:
         print(f"prefetch.py: {problem}", file=sys.stderr)
     codes = {exit_code(error) for error in errors} | ({EXIT_MISSING} if selection.problems else set())

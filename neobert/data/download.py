@@ -8,8 +8,9 @@ HF_ENDPOINT, HF_TOKEN or the stored login.
 
 import glob
 import shutil
+import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -27,9 +28,6 @@ from neobert.errors import DamagedFile, MissingData, RunFailed, name_first
 from neobert.files import differing, inside, is_local, remember, sha256_of, sync_file, sync_folder
 
 CLAIMS = ".prefetch/claims"
-FILES_AT_A_TIME = 64
-"""Number of files of a repository that are fetched before they are checked and noted in the manifest."""
-
 _RESERVE_BYTES = 1 << 28
 
 MODELS = "models"
@@ -347,7 +345,7 @@ def require_room(folder: Path, missing_bytes: int) -> None:
         )
 
 
-def download(folder: Path, selection: DownloadPlan, *, workers: int, report: Callable[[str], None]) -> list[Exception]:
+def download(folder: Path, selection: DownloadPlan, *, workers: int) -> list[Exception]:
     """Download the files of the selection that are not in the folder; return the errors of those that failed. One
     process at a time may do so.
 
@@ -366,20 +364,15 @@ def download(folder: Path, selection: DownloadPlan, *, workers: int, report: Cal
             place = name.removesuffix(f"/{entry.file}")
             wanted[place, entry.repository, entry.repository_type, entry.revision][name] = entry
     errors: list[Exception] = []
-    for (place, repository, _, _), entries in wanted.items():
-        names = sorted(entries)
-        for start in range(0, len(names), FILES_AT_A_TIME):
-            part = {name: entries[name] for name in names[start : start + FILES_AT_A_TIME]}
-            try:
-                _fetch(folder / place, list(part.values()), workers)
-            except MissingData as error:
-                errors.append(error)
-                break
-            files |= (whole := _whole(folder, part))
-            errors += [_damage(part[name]) for name in part.keys() - whole.keys()]
-            write_manifest(folder, manifest)
-            if len(names) > FILES_AT_A_TIME:
-                report(f"{repository}: {start + len(part)} of {len(names)} files")
+    for (place, *_), entries in wanted.items():
+        try:
+            _fetch(folder / place, list(entries.values()), workers)
+        except MissingData as error:
+            errors.append(error)
+            continue
+        files |= (whole := _whole(folder, entries))
+        errors += [_damage(entries[name]) for name in entries.keys() - whole.keys()]
+        write_manifest(folder, manifest)
     write_manifest(folder, manifest)
     return errors
 
@@ -423,7 +416,8 @@ def _fetch(place: Path, entries: Sequence[Entry], workers: int) -> None:
     from huggingface_hub import snapshot_download
     from huggingface_hub.utils import disable_progress_bars
 
-    disable_progress_bars()
+    if not sys.stderr.isatty():
+        disable_progress_bars()
     first = entries[0]
     with _one_sentence(first.repository, first.repository_type):
         snapshot_download(

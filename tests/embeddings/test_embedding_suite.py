@@ -237,7 +237,7 @@ def test_mteb_itself_reads_what_prefetch_brought_without_a_network(
     }
     hub.repositories[f"datasets/{name}"] = StandInRepository(files, commit)
     (item,) = items_of(Needs(embedding_tasks=("STS12",)))
-    assert not download(tmp_path, select(tmp_path, [item]), workers=1, report=print)
+    assert not download(tmp_path, select(tmp_path, [item]), workers=1)
     write_table(tmp_path / "mteb/STS/Similar/test.parquet", table)
     monkeypatch.setattr(socket, "socket", raising(AssertionError("a socket was opened")))
     published, own = measured_in(tmp_path, "STS12"), measured_in(tmp_path, "Similar")
