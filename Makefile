@@ -11,7 +11,7 @@ export DS_BUILD_OPS = 0
 # Modules are compiled once, not by each of the hundreds of processes that the tests start.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: demo smoke-figures test test-slurm test-gpu test-slow test-compat drills bench lint coverage lock environment
+.PHONY: demo smoke-figures test test-slurm test-gpu test-slow drills bench lint coverage lock environment
 
 ## the main job on embedded data: M0, M1 and M2 at demo size, the GLUE grid, Figure 1; installs what these need and no more
 demo: .venv/demo
@@ -47,13 +47,6 @@ smoke-figures: environment
 ## half an hour on two cores: does pre-training pay at smoke scale?
 test-slow: environment
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow
-
-## exports and their clients; the same files under the oldest supported transformers
-test-compat: environment
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev,export]'
-	$(BIN)/python -m pip install --quiet --target .venv/oldest --upgrade httpx
-	$(BIN)/python -m pip install --quiet --target .venv/oldest --upgrade --no-deps transformers==5.17.0 'huggingface-hub>=1.5,<2'
-	OMP_NUM_THREADS=1 OLDEST_TRANSFORMERS=.venv/oldest $(BIN)/python -m pytest tests/hub/test_hub_checkpoint.py tests/hub/test_hub_models.py tests/hub/test_hub_clients.py tests/hub/test_export.py tests/hub/test_remote_code.py
 
 ## long fault injection
 drills: environment

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from tokenizers import Tokenizer
 
-from neobert.data.shards import TokenizedCorpus, open_shards, share_arrays
+from neobert.data.shards import TokenizedCorpus, open_shards
 from neobert.errors import MissingData
 from neobert.executors.corpus import measured_corpora, text_tokenizer, tokenized_corpus
 from neobert.executors.preparation import open_specified
@@ -66,7 +66,6 @@ def execute(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: S
     _require_start(layout, run_file)
     run = run_file.specification(PretrainingRun)
     corpora = open_corpora(layout, run_file, stop)
-    share_arrays(corpora[run.recipe.data.corpus])  # the other ranks are still to come
     try:
         result = train(layout, run_file, partial(open_trainer, layout, corpora=corpora), claim, stop)
     except MissingData:
