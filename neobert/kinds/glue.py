@@ -1,6 +1,5 @@
 """Fine-tuning on a task: a study is a grid or a search of trials, followed by the selection of the best."""
 
-import gc
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -21,14 +20,13 @@ from neobert.identity import (
     decisive,
     identity,
     identity_of_canonical,
-    plain,
 )
 from neobert.kinds.pretraining import pretraining_of
 from neobert.recipe import FineTuning, Point, Value
 from neobert.runs.layout import Layout
-from neobert.runs.records import read_ahead, read_once, read_record, read_sealed
+from neobert.runs.records import read_once, read_record, read_sealed
 from neobert.runs.work import Part, Work, error_beside
-from neobert.search.space import Range, Search, read_requests, request_file, request_files, request_part
+from neobert.search.space import Range, Search, read_requests, request_file, request_part
 
 
 class TrialStart(Value):
@@ -209,21 +207,6 @@ class GlueStudy(Work):
     def grows(self) -> bool:
         return self.search is not None
 
-    def read_ahead(self, layout: Layout) -> None:
-        if self.search is None:
-            return
-        folder = layout.root / self.folder
-        requests = request_files(folder, self.total).values()
-        gc.disable()  # none of this is garbage, and looking for some would take a third of the time
-        try:
-            read_ahead(folder / "summaries/asked.jsonl", requests, read_request, plain, Point.read)
-            searched = self.search_trials(layout)
-            records = [part.record for each in searched for part in (each, *each.trials)]
-            read_ahead(folder / "summaries/trials.jsonl", records, read_outcome, vars, outcome_in)
-        finally:
-            gc.freeze()
-            gc.enable()
-
     def asked(self, layout: Layout) -> dict[int, Point]:
         """Return the points that a search has asked for, by their numbers. A sampler may ask for a point again."""
         return read_requests(layout.root / self.folder, self.total, read_request)
@@ -289,18 +272,13 @@ class Outcome:
 
 def read_outcome(record: Path) -> Outcome:
     """Read the record of a trial. Raises as `read_record`."""
-    return outcome_in({"ended_at": record.stat().st_mtime, **read_record(record)})
-
-
-def outcome_in(content: Mapping[str, Any]) -> Outcome:
-    """Return what a record says; `ended_at` is added to it."""
-    curve = tuple(map(tuple, content["scores"].get("curve", ())))  # lists would cost the garbage collector much
+    content = read_record(record)
     return Outcome(
         state=content["state"],
-        scores={**content["scores"], "curve": curve},
+        scores=content["scores"],
         course_steps=content.get("course_steps"),
         claim=content.get("claim"),
-        ended_at=content["ended_at"],
+        ended_at=record.stat().st_mtime,
         seconds=content.get("seconds", 0.0),
     )
 

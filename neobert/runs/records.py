@@ -11,8 +11,7 @@ import platform
 import subprocess
 import sys
 import zlib
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 from functools import cache, lru_cache
 from importlib import metadata
 from pathlib import Path
@@ -26,11 +25,8 @@ from neobert.files import (
     checksum_of,
     is_there,
     json_bytes,
-    line_bytes,
     publish_once,
     read_json,
-    read_lines,
-    replace_file,
     set_aside,
     stamp_of,
     status_of,
@@ -205,44 +201,6 @@ def _read_intact(path: Path, read: Callable[[Path], Read]) -> Read | None:
         raise
     except DamagedFile:
         return None
-
-
-MANY_FILES = 1000
-"""It takes about a tenth of a second to read so many."""
-
-
-def read_ahead(
-    summary: Path,
-    paths: Iterable[Path],
-    read: Callable[[Path], Read],
-    dump: Callable[[Read], Any],
-    load: Callable[[Any], Read],
-) -> None:
-    """Read many files, whose names differ, so that `read_once` has their contents.
-
-    The file `summary` has the contents with the stamps of the files, so that the next process only reads what has
-    changed since. It is written when there is much to add. `dump` converts a content to JSON, `load` converts it back.
-    """
-    summaries = (line["files"] for line in read_lines(summary, "schema", "files") if line["schema"] == SCHEMA)
-    known: Mapping[str, tuple[list[int], Any]] = next(summaries, {})
-    changed, contents = 0, {}
-    for path in paths:
-        status = status_of(path)
-        if status is None:
-            continue
-        stamp, (old_stamp, content) = stamp_of(status), known.get(path.name, ([], None))
-        if old_stamp == list(stamp):
-            _contents[read, path] = stamp, load(content)
-            contents[path.name] = old_stamp, content
-            continue
-        with suppress(NewerFile):  # left to whoever needs it
-            if (found := read_once(path, read)) is not None:
-                changed += 1
-                contents[path.name] = list(stamp), dump(found)
-    if changed >= MANY_FILES:
-        with suppress(OSError):  # in a read-only folder, the files are read each time
-            summary.parent.mkdir(parents=True, exist_ok=True)
-            replace_file(summary, line_bytes({"schema": SCHEMA, "files": contents}))
 
 
 @lru_cache(maxsize=1 << 17)

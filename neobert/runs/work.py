@@ -211,9 +211,6 @@ class Work(Value):
         """Whether its parts are not known in advance: workers ask Optuna for new ones, and `parts` has those so far."""
         return False
 
-    def read_ahead(self, layout: Layout) -> None:
-        """Read what a worker needs of many parts, from a summary of their records if there is one."""
-
     @abstractmethod
     def closing(self, layout: Layout) -> Part | None:
         """Return the part whose record marks the work as done; None if its parts are independent."""

@@ -234,8 +234,6 @@ def open_parts(layout: Layout, reference: str) -> list[OpenPart]:
     run_file = read_checked_run_file(layout.root / folder)
     works: tuple[Work, ...] = run_file.run.preparation if is_corpus else (run_file.run,)
     named = [work for work in works if not is_corpus or work.reference == reference]
-    for work in named:
-        work.read_ahead(layout)
     return [(run_file, part) for work in named for part in work.parts(layout)]
 
 
