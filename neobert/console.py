@@ -13,7 +13,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from neobert.standard_streams import drop
+from neobert.command_line import drop
 
 PLAIN_INTERVAL_SECONDS = 30.0
 BAR_CELLS = 16

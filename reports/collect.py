@@ -1,4 +1,3 @@
-# PYTHON_ARGCOMPLETE_OK
 """python reports/collect.py: what reports read of a folder of runs, in one archive that can be committed or sent.
 
 It has no weights, predictions, texts, labels and paths of the machine.

@@ -21,8 +21,7 @@ from functools import cached_property
 from pathlib import Path
 
 from neobert import executors
-from neobert.command_line import Parser, guarded
-from neobert.diagnostics import set_up_logging
+from neobert.command_line import Parser, guarded, set_up_logging
 from neobert.errors import (
     EXIT_DONE,
     EXIT_REQUEUE,

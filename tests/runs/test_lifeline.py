@@ -1,6 +1,5 @@
 """Signals to a command reach its workers within a second, and no worker outlives its command, whatever ended that."""
 
-import errno
 import os
 import random
 import resource
@@ -264,27 +263,6 @@ def test_a_process_may_open_as_many_files_as_the_system_allows() -> None:
         assert resource.getrlimit(resource.RLIMIT_NOFILE) == (before[1], before[1])
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
-
-
-@pytest.mark.parametrize(
-    ("file", "code", "said"),
-    [
-        (None, 2, "runs/new: the folder cannot be made"),
-        ("runs", 2, "runs/new: the folder cannot be made"),
-        ("runs/new/claims/a", 2, "runs/new: the folder cannot be made"),
-        ("data/corpus.txt", 1, "data/corpus.txt: No such file or directory; nothing finished is lost"),
-    ],
-)
-def test_a_system_error_is_put_down_to_the_file_that_it_names(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], file: str | None, code: int, said: str
-) -> None:
-    """The folder of runs often does not exist yet, whichever file is missing."""
-
-    def fail() -> int:
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), file and str(tmp_path / file))
-
-    assert guarded("test", fail, tmp_path / "runs" / "new") == code
-    assert f"{tmp_path}/{said}" in capsys.readouterr().err
 
 
 def test_of_several_signals_the_first_counts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
