@@ -31,7 +31,6 @@ from neobert.processes import available_cores, visible_gpus, worker_environment
 from neobert.runs.index import Index, Row, age
 from neobert.runs.kinds import Run
 from neobert.runs.layout import Layout
-from neobert.runs.records import why_no_commit
 from neobert.runs.run_file import SourceSpecification, read_run_file
 from neobert.runs.tracking import VARIABLE as TRACKER_VARIABLE
 from neobert.runs.tracking import require_tracker
@@ -148,8 +147,6 @@ def run_or_submit(
         show()
         return EXIT_DONE
     workspace = replace(workspace, place=workspace.place.decided())
-    if reason := why_no_commit():
-        logs().print(f"the commit of the code is not recorded: {reason}", markup=False, soft_wrap=True)
     require_data(rows, workspace.source)
     require_scorable_tasks(rows, layout, workspace.source)
     if track is not None:

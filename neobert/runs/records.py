@@ -46,38 +46,18 @@ CLOSING_RECORD = "done.json"
 
 
 def git(*arguments: str) -> bytes | None:
-    """Return what git prints in the repository of the code; None without one, see `why_no_commit`."""
-    if why_no_commit() is not None:
+    """Return what git prints in the repository of the code; None if the code is not the root of one, or git fails.
+    Variables such as GIT_DIR, which name another repository, do not count."""
+    if not (REPOSITORY / ".git").exists():
         return None
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     try:
-        answer = _ask_git(*arguments)
+        answer = subprocess.run(
+            ["git", *arguments], check=False, cwd=REPOSITORY, env=environment, capture_output=True, timeout=60
+        )
     except (OSError, subprocess.SubprocessError):
         return None
     return None if answer.returncode else answer.stdout
-
-
-@cache
-def why_no_commit() -> str | None:
-    """Return why the commit of the code is not known, None if it is: git refuses, or the code is not the root of a
-    repository, so that one around it says nothing about the code."""
-    try:
-        answer = _ask_git("rev-parse", "--show-toplevel", "HEAD")
-    except (OSError, subprocess.SubprocessError) as error:
-        return f"git cannot be run ({error})"
-    if answer.returncode:
-        said = os.fsdecode(answer.stderr).strip().splitlines()
-        return next((line for line in said if line.startswith("fatal:")), f"git ends with {answer.returncode}")
-    top = Path(os.fsdecode(answer.stdout.rpartition(b"\n")[0].rpartition(b"\n")[0]))
-    return None if top.resolve() == REPOSITORY else f"the code in {REPOSITORY} is not the root of the repository {top}"
-
-
-def _ask_git(*arguments: str) -> subprocess.CompletedProcess[bytes]:
-    """Run git in the folder of the code. Variables such as GIT_DIR, which name another repository, do not count."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    command = ["git", *arguments]
-    return subprocess.run(
-        command, check=False, cwd=REPOSITORY, env=environment | {"LC_ALL": "C"}, capture_output=True, timeout=60
-    )
 
 
 @cache

@@ -232,28 +232,9 @@ def test_jobs_run_the_code_as_it_was_submitted(slurm: FakeSlurm, runs: Path) -> 
     assert snapshot.name in subprocess.check_output(own, env={"PYTHONPATH": str(snapshot)}, text=True)
 
 
-def edit(path: Path, change: Callable[[str], str]) -> None:
-    path.write_text(change(path.read_text()))
-
-
-def add_bytecode(folder: Path) -> None:
-    folder.mkdir()
-    (folder / "files.cpython-399.pyc").write_bytes(b"foreign code")
-
-
-def link(module: Path) -> None:
-    module.symlink_to(module.rename(module.parents[2] / module.name))
-
-
-DAMAGES: list[Callable[[Path], None]] = [
-    lambda snapshot: (snapshot / "dirty.patch").unlink(),
-    lambda snapshot: edit(snapshot / "neobert/runs/claims.py", lambda text: text.replace("60.0", "61.0")),
+DAMAGES: list[Callable[[Path], object]] = [
+    lambda snapshot: (snapshot / "neobert/runs/claims.py").write_text("LEASE_SECONDS = 61.0"),
     lambda snapshot: (snapshot / "ablations/run.py").unlink(),
-    lambda snapshot: edit(snapshot / "snapshot.json", lambda text: json.dumps(json.loads(text) | {"commit": "0" * 40})),
-    lambda snapshot: edit(snapshot / "dirty.patch", lambda text: text + "\n"),
-    lambda snapshot: (snapshot / "tokenizers").mkdir(),
-    lambda snapshot: add_bytecode(snapshot / "neobert/__pycache__"),
-    lambda snapshot: link(snapshot / "neobert/errors.py"),
 ]
 
 
