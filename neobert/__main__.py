@@ -6,12 +6,9 @@ neobert-ablations run --variant M7 --dry-run       the same as python ablations/
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from importlib.util import module_from_spec, spec_from_file_location
-from pathlib import Path
 
 from neobert.errors import EXIT_DONE, EXIT_REFUSED, did_you_mean
 
-FOLDER = Path(__file__).resolve().parent.parent
 PROGRAM = "neobert-ablations"
 COMMANDS: dict[str, tuple[str, str]] = {
     "run": ("ablations.run", "run variants of the ladder: pre-training, GLUE and more"),
@@ -34,19 +31,6 @@ def usage() -> str:
     return "\n".join([f"usage: {PROGRAM} COMMAND …", "", *lines, "", f"{PROGRAM} COMMAND --help lists its flags."])
 
 
-def import_beside(*names: str) -> None:
-    """Import packages from the folder of neobert. Other people have packages of these names too, and a working folder
-    comes before installed packages."""
-    for name in names:
-        file = FOLDER / name / "__init__.py"
-        if name not in sys.modules:
-            specification = spec_from_file_location(name, file, submodule_search_locations=[str(file.parent)])
-            if specification is None or specification.loader is None:
-                raise ImportError(f"{file} cannot be imported: install neobert-ablations again")
-            sys.modules[name] = module_from_spec(specification)
-            specification.loader.exec_module(sys.modules[name])
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command that the first argument names; return its exit code (2 if there is none of this name)."""
     given = list(sys.argv[1:] if arguments is None else arguments)
@@ -57,7 +41,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if name not in COMMANDS:
         print(f"{PROGRAM}: {name!r} is no command: {did_you_mean(name, COMMANDS)}", file=sys.stderr)
         return EXIT_REFUSED
-    import_beside("ablations", "sweeps", "reports")
     command: Callable[[Sequence[str]], int] = import_module(COMMANDS[name][0]).main
     return command(others)
 

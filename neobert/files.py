@@ -299,17 +299,14 @@ def mend_lines(path: Path, *keys: str) -> None:
 
 def _lines(path: Path, keys: Sequence[str]) -> Iterator[tuple[int, Any | None]]:
     """Yield (number, value) of each finished line; the value of a damaged line is None. Lines of early versions have no
-    checksum; after a line that has one, a line without it is damaged."""
+    checksum."""
     try:
         content = path.read_bytes()
     except FileNotFoundError:
         return
-    is_checked = False
     for number, line in enumerate(content.split(b"\n")[:-1], start=1):
         if line:
-            has_checksum = CHECKSUM_TAIL.search(line) is not None
-            yield number, line_value(line, keys) if has_checksum or not is_checked else None
-            is_checked |= has_checksum
+            yield number, line_value(line, keys)
 
 
 def line_value(line: bytes, keys: Sequence[str] = ()) -> Any | None:

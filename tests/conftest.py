@@ -37,7 +37,6 @@ LONG_FILES = {
         "test_study.py",
         "test_search.py",
         "test_drill.py",
-        "test_two_users.py",
     ),
     *("test_embedding_suite.py", "test_remote_code.py", "test_zero.py", "test_distributed.py", "test_compiling.py"),
     *("test_protocols.py", "test_passes.py"),

@@ -15,8 +15,6 @@ from neobert.errors import EXIT_DONE, EXIT_REFUSED
 
 ROOT = Path(__file__).parent.parent
 DEMO = "examples/demo.py"
-FIRST_OF_PACKAGES = {module.partition(".")[0]: name for name, (module, _) in reversed(COMMANDS.items())}
-"""A command of each package."""
 
 
 def test_the_script_is_the_dispatcher() -> None:
@@ -45,24 +43,6 @@ def test_listing_imports_no_command() -> None:
     code = f"import sys; from neobert.__main__ import main; main(['-h']); print(set({modules!r}) & set(sys.modules))"
     ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True, text=True)
     assert ended.stdout.splitlines()[-1] == "set()"
-
-
-@pytest.fixture
-def crowded(tmp_path: Path) -> Path:
-    """A folder whose owner has packages, folders and modules with the names of ours."""
-    for name in ("ablations", "reports"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "__init__.py").write_text("raise SystemExit(f'{__name__} is somebody else')")
-    (tmp_path / "sweeps.py").write_text("raise SystemExit(f'{__name__} is somebody else')")
-    return tmp_path
-
-
-@pytest.mark.parametrize("name", FIRST_OF_PACKAGES.values())
-def test_the_command_is_ours_where_the_working_folder_has_packages_of_the_same_names(crowded: Path, name: str) -> None:
-    environment = os.environ | {"PYTHONPATH": f"{crowded}{os.pathsep}{ROOT}"}
-    command = [sys.executable, "-m", "neobert", name, "--help"]
-    ended = subprocess.run(command, cwd=crowded, env=environment, capture_output=True, text=True, check=False)
-    assert ended.returncode == 0 and "usage:" in ended.stdout, ended.stderr
 
 
 def test_commands_work_without_docstrings_and_asserts() -> None:
