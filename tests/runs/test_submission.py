@@ -223,29 +223,6 @@ def test_what_the_shell_tells_slurms_clients_reaches_no_job(
     assert os.environ["SLURM_GRES"] == "gpu:9"
 
 
-@pytest.mark.parametrize(
-    ("resources", "kept"),
-    [
-        (Resources(memory_gb=1), {"SLURM_MEM_PER_NODE"}),
-        (Resources(sbatch=("mem-per-cpu=2G", "exclusive")), {"SLURM_MEM_PER_CPU"}),
-        (Resources(), set()),
-    ],
-)
-def test_srun_is_told_what_the_job_was_given_alone(tmp_path: Path, resources: Resources, kept: set[str]) -> None:
-    """Whatever else a login shell has set, as under --export=NONE; but not what the profile's own lines set."""
-    memory = {f"SLURM_MEM_PER_{unit}" for unit in ("CPU", "GPU", "NODE")}
-    given = {*memory, "SLURM_GRES", "SLURM_EXCLUSIVE", "SLURM_JOB_ID", "SLURM_NTASKS", "SRUN_CPUS_PER_TASK"}
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "srun").write_text("#!/bin/sh\nenv\n")
-    (tmp_path / "bin" / "srun").chmod(0o755)
-    job = Job("name", "glue", ("glue/rte/studies/x",), (), resources)
-    script = sbatch_text(job, tmp_path / "snapshots" / "x", tmp_path, ())
-    environment = {"PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin", **dict.fromkeys(given, "1")}
-    ran = subprocess.run(["bash"], input=script, capture_output=True, text=True, env=environment, check=True)
-    seen = {line.partition("=")[0] for line in ran.stdout.splitlines()} & given
-    assert seen == {"SLURM_JOB_ID", "SLURM_NTASKS", *kept}
-
-
 def test_options_in_the_environment_do_not_override_the_profile(
     slurm: FakeSlurm, runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -340,9 +317,6 @@ def test_a_path_that_slurm_or_python_would_misread_is_refused(
     assert not (tmp_path / name).exists() and not slurm.submitted()
 
 
-SINGLE_LINES = "values are single lines"
-
-
 @pytest.mark.parametrize(
     ("profile", "said"),
     [
@@ -351,8 +325,6 @@ SINGLE_LINES = "values are single lines"
         (b"nodes = 0", "nodes = 0"),
         (b"nodes = ", "is no TOML"),
         (b"pretrain = 3", "must be a table"),
-        (b'partition = "gpu\\n#SBATCH --uid=0"', SINGLE_LINES),
-        (b'[glue]\nsetup = ["module load cuda\\ncurl somewhere"]', SINGLE_LINES),
         (b'setup = "export WANDB_API_KEY=s3cret"', "[prepare]: setup: Input should be a valid tuple"),
     ],
 )
@@ -370,7 +342,6 @@ def test_a_wrong_profile_is_refused_in_a_sentence_that_shows_no_secret(
 @pytest.mark.parametrize(
     ("flag", "value", "said"),
     [
-        ("--partition", "gpu\n#SBATCH --uid=0", "flags [prepare]: partition has '\\n' in it"),
         ("--sbatch", "job-name=mine", "by which it is found"),
         ("--sbatch", "what is this", "sbatch line 'what is this' is not of the form"),
         ("--sbatch", "export ALL,A=s3cret", "sbatch line 'export ALL,A=…' is not of the form"),
