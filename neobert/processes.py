@@ -123,21 +123,16 @@ def wait_for(
 ) -> list[int]:
     """Wait until all children have ended, calling `watch` every `interval` seconds. Returns their exit codes.
 
-    A system error of `watch` is printed, and it is called again.
+    A system error of `watch` has no effect.
 
     Ctrl-C, SIGTERM and SIGHUP are passed on at once, and the children save their state before they end. A second Ctrl-C
     kills them.
     """
-    said = ""
     try:
         try:
             while any(child.poll() is None for child in children):
-                try:
+                with suppress(OSError):  # of a file server that is away: the children work on
                     watch()
-                except OSError as error:  # while the children work on, who watches should know
-                    if str(error) != said:
-                        said = str(error)
-                        logger.warning(f"the progress cannot be shown: {said}")
                 _wait_any(children, interval)
         except (KeyboardInterrupt, Terminated):
             for child in children:

@@ -14,7 +14,7 @@ import pytest
 
 from neobert.command_line import guarded
 from neobert.files import read_lines
-from neobert.processes import REPOSITORY, Terminated, allow_many_files, ended_by_signals, wait_for
+from neobert.processes import REPOSITORY, Terminated, allow_many_files, ended_by_signals
 from tests.support.tiny_runs import (
     beside,
     curve,
@@ -239,20 +239,6 @@ def test_nohup_is_respected_and_handlers_are_given_back() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(1)
     assert signal.getsignal(signal.SIGTERM) is own
-
-
-def test_progress_that_cannot_be_shown_is_said_while_the_work_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
-    with subprocess.Popen(["sleep", "60"]) as child:
-        said = []
-
-        def watch() -> None:
-            said.append(capsys.readouterr().err)
-            if len(said) == 3:
-                child.terminate()
-            raise OSError("Stale file handle")
-
-        assert wait_for([child], watch, 0.01) == [-signal.SIGTERM]
-    assert said[:3] == ["", "the progress cannot be shown: Stale file handle\n", ""]
 
 
 def test_a_process_may_open_as_many_files_as_the_system_allows() -> None:
