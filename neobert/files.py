@@ -1,7 +1,6 @@
 """Atomic writes (temporary file, fsync, rename, fsync of the folder), checksummed JSON, absent and damaged files."""
 
 import errno
-import fcntl
 import hashlib
 import json
 import logging
@@ -12,7 +11,7 @@ import stat
 import uuid
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from itertools import count
@@ -487,20 +486,8 @@ def remember(folder: Path, checksums: Mapping[str, str]) -> None:
     """Note that files have just been found to have these SHA-256."""
     stamps = {name: [sha256, *stamp_of((folder / name).stat())] for name, sha256 in checksums.items()}
     if stamps:
-        with suppress(OSError), _locked(folder):  # in a read-only folder, files are read in full each time
+        with suppress(OSError):  # in a read-only folder, files are read in full each time
             replace_file(folder / VERIFIED, json_bytes({**_read_verified(folder), **stamps}))
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Keep other processes out, if the file system can lock a folder."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        with suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def _read_verified(folder: Path) -> dict[str, Any]:

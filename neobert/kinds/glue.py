@@ -152,12 +152,12 @@ class GlueStudy(Work):
         """Return the trials, in the order of the grid; of a search, those of all points that it has asked for."""
         if self.search is not None:
             return tuple(trial for each in self.search_trials(layout) for trial in each.trials)
-        named = zip(self.trial_ids, self.points, strict=True)
-        return tuple(Trial.of(layout, self, trial_id, point) for trial_id, point in named)
+        return tuple(self.trial(layout, point) for point in self.points)
 
     def trial(self, layout: Layout, point: Point) -> "Trial":
         """Return the trial at one point, which need not be in the grid."""
-        return Trial.of(layout, self, self.trial_id(point), point)
+        trial_id = self.trial_id(point)
+        return Trial.of(self, trial_id, self.task, layout.trial(self.task, trial_id), layout, point)
 
     def grid_of_seed(self, seed: int, points: Sequence[Point]) -> Self:
         """Return the grid of some points with one seed of a search."""
@@ -226,7 +226,10 @@ class GlueStudy(Work):
         """Return the trial of a search at one point."""
         key = layout, point
         if key not in self._search_trials:
-            self._search_trials[key] = SearchTrial.of(layout, self, self.trial_id(point), point)
+            own_id = f"{self.id}-{self.trial_id(point)}"
+            record = layout.root / f"{self.folder}/trials/{own_id}.json"
+            trial = SearchTrial.of(self, own_id, f"search of {self.task}", record, layout, point)
+            self._search_trials[key] = trial
         return self._search_trials[key]
 
     @cached_property
@@ -292,7 +295,7 @@ class PointPart(Part):
     point: Point
 
     @classmethod
-    def build(cls, study: GlueStudy, own_id: str, title: str, record: Path, layout: Layout, point: Point) -> Self:
+    def of(cls, study: GlueStudy, own_id: str, title: str, record: Path, layout: Layout, point: Point) -> Self:
         """Build the part with a record."""
         return cls(
             work=study,
@@ -324,11 +327,6 @@ class PointPart(Part):
 class Trial(PointPart):
     """Fine-tuning at one point of a study's grid, and the files beside its record."""
 
-    @classmethod
-    def of(cls, layout: Layout, study: GlueStudy, trial_id: str, point: Point) -> Self:
-        """Build the trial of a study at one point from its id."""
-        return cls.build(study, trial_id, study.task, layout.trial(study.task, trial_id), layout, point)
-
     @property
     def predictions(self) -> Path:
         """Per-example predictions at the best evaluation."""
@@ -351,20 +349,10 @@ class SearchTrial(PointPart):
     It has a record, an error file and a claim of its own. `work` is the search.
     """
 
-    @classmethod
-    def of(cls, layout: Layout, study: GlueStudy, trial_id: str, point: Point) -> Self:
-        """Build it from the id of the trial with the first seed."""
-        own_id = f"{study.id}-{trial_id}"
-        record = layout.root / f"{study.folder}/trials/{own_id}.json"
-        return cls.build(study, own_id, f"search of {study.task}", record, layout, point)
-
     @cached_property
     def trials(self) -> tuple[Trial, ...]:
         """The trials of the point, in the order of the seeds."""
-        first, *others = self.study.without_points
-        id_of_first = self.id.removeprefix(f"{self.study.id}-")
-        trial = Trial.of(self.layout, first, id_of_first, self.point)
-        return (trial, *(grid.trial(self.layout, self.point) for grid in others))
+        return tuple(grid.trial(self.layout, self.point) for grid in self.study.without_points)
 
     @property
     def is_done(self) -> bool:

@@ -1,10 +1,7 @@
 """A folder of runs from somebody else: no changed file is published, and no path of the machine."""
 
-import base64
 import json
 import shutil
-import tracemalloc
-import zlib
 from pathlib import Path
 from typing import Any
 
@@ -100,27 +97,6 @@ def test_the_curve_of_a_finished_run_is_the_one_that_its_record_names(
     assert copy(bound.root, tmp_path / "copy") == 0
     copied = read_frames(papers(), tmp_path / "copy").curves
     assert not copied.training(run) and copied.problems == curves.problems
-
-
-# Packed numbers
-
-
-def test_a_short_text_that_unpacks_to_much_fills_no_memory(tmp_path: Path) -> None:
-    study, packer, zeros = MadeUpStudy(tmp_path / "runs"), zlib.compressobj(), bytes(2**20)
-    study.pretrain("M0")
-    bomb = base64.b64encode(b"".join(packer.compress(zeros) for _ in range(64)) + packer.flush()).decode()
-    score = answer(np.ones(3, np.float32)).model_dump() | {"numerators": bomb}
-    ask(study, "M0", 0, "blimp", answer(np.ones(3, np.float32)))
-    (path,) = study.root.glob("readouts/blimp/*.json")
-    for units, reason in ((3, "does not hold 3 numbers"), (2**26, "less than or equal to 10000000")):
-        change_record(path, lambda record, units=units: record["scores"].update(blimp=score | {"units": units}))  # type: ignore[misc]
-        assert path.stat().st_size < 2**20
-        tracemalloc.start()
-        evidence = read_frames(papers(), study.root)
-        _, peak = tracemalloc.get_traced_memory()
-        tracemalloc.stop()
-        assert evidence.readouts.empty and reason in evidence.problems[0]
-        assert peak < 2**24, "a quarter of what the text unpacks to"
 
 
 # Privacy

@@ -120,19 +120,19 @@ def test_an_error_names_the_file_and_not_the_temporary_one(
 
 
 WITHOUT = """
-import errno, fcntl, os, stat
+import errno, os, stat
 def refuse(*arguments, **options):
     raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP), str(arguments[0]))
 def flush(descriptor, flush=os.fsync):
     if stat.S_ISDIR(os.fstat(descriptor).st_mode):
         refuse(descriptor)
     flush(descriptor)
-os.link = fcntl.flock = refuse
+os.link = refuse
 os.fsync = flush
 """
 
 
-def test_a_run_needs_neither_links_nor_locks_nor_flushed_folders(tmp_path: Path, finished: Path) -> None:
+def test_a_run_needs_neither_links_nor_flushed_folders(tmp_path: Path, finished: Path) -> None:
     """A worker as a process of its own, on a file system that has none of them."""
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "sitecustomize.py").write_text(WITHOUT)
@@ -248,12 +248,3 @@ def test_what_is_set_aside_keeps_its_bytes_under_a_name_of_its_own(tmp_path: Pat
         assert files.set_aside(path, "torn").name == f"trial.npz.damaged-{number}"
     assert not path.exists()
     assert [(tmp_path / f"trial.npz.damaged-{number}").read_bytes() for number in (1, 2)] == [b"1", b"2"]
-
-
-def test_what_is_remembered_at_once_is_remembered_together(tmp_path: Path) -> None:
-    names = [f"file {number}" for number in range(64)]
-    for name in names:
-        (tmp_path / name).write_bytes(b"")
-    with ThreadPoolExecutor(16) as pool:
-        list(pool.map(lambda name: files.remember(tmp_path, {name: "digits"}), names))
-    assert files.read_json(tmp_path / files.VERIFIED).keys() == set(names)

@@ -204,27 +204,6 @@ def test_a_child_whose_parent_is_killed_is_asked_and_then_killed(hearing: str) -
     assert words.splitlines() == (["saved after SIGTERM"] if hearing == "obedient" else [])
 
 
-def test_a_signal_ends_whatever_the_command_waits_for(tmp_path: Path) -> None:
-    """Before workers are started, too: in a subprocess, a sleep, a lock."""
-    code = f"""
-import subprocess, sys, threading
-from pathlib import Path
-from neobert.command_line import guarded
-waits = {{"client": lambda: subprocess.run(["sleep", "60"]), "lock": threading.Event().wait}}
-print("ready", flush=True)
-sys.exit(guarded("test", waits[sys.argv[1]], Path({str(tmp_path)!r})))
-"""
-    for wait in ("client", "lock"):
-        process = subprocess.Popen([sys.executable, "-c", code, wait], cwd=REPOSITORY, stdout=subprocess.PIPE)
-        assert process.stdout is not None
-        process.stdout.readline()
-        time.sleep(0.3)
-        begun = time.monotonic()
-        process.terminate()
-        assert process.wait(10) == 75 and time.monotonic() - begun < 1
-        process.communicate()
-
-
 def test_nohup_is_respected_and_handlers_are_given_back() -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:

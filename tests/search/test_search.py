@@ -62,13 +62,6 @@ def test_every_sampler_tries_its_points_once_within_the_space_with_rates_of_thre
     assert len({point.learning_rate for point in points}) > 6
 
 
-def test_tpe_finds_better_points_than_it_begins_with(tmp_path: Path) -> None:
-    layout, search = Layout(tmp_path), search_by("tpe", 30)
-    assert work_through(layout, 0, search=search) == 0
-    scores = [score_at(point, 0) for point in study_of(0, search=search).asked(layout).values()]
-    assert sum(scores[-10:]) > sum(scores[:10])
-
-
 @pytest.mark.parametrize(("sampler", "pruner"), [("tpe", "median"), ("tpe", "hyperband"), ("grid", "median")])
 def test_a_pruned_trial_has_a_record_of_the_search_but_none_of_its_own(
     tmp_path: Path, sampler: str, pruner: str
@@ -85,16 +78,6 @@ def test_a_pruned_trial_has_a_record_of_the_search_but_none_of_its_own(
     best, score = best_trial(layout, study)
     assert score == max(score_at(each.point, 0) for each in trials if each.state == "done")
     assert best.id not in {each.trials[0].id for each in pruned}
-
-
-def test_a_killed_search_is_resumed_by_the_next_worker(tmp_path: Path) -> None:
-    layout, search = Layout(tmp_path), search_by("random", 4, seeds=(5,))
-    (tmp_path / "kill-seed5").touch()
-    assert start_worker(layout, 0, 0.0, "journal", search=search).wait(timeout=60) == -signal.SIGKILL
-    assert len(study_of(0, search=search).asked(layout)) == 1
-    (tmp_path / "kill-seed5").unlink()
-    assert work_through(layout, 0, search=search) == 0
-    assert_search_is_right(layout, search)
 
 
 def test_a_trial_with_seeds_goes_on_at_the_seed_at_which_it_was_killed(tmp_path: Path) -> None:

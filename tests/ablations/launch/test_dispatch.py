@@ -89,22 +89,6 @@ def finish_pretraining(slurm: FakeSlurm, runs: Path) -> None:
     publish_record(folder / "done.json", {"kind": "pretraining", "id": folder.name, "state": "done"})
 
 
-def test_one_damaged_run_file_does_not_keep_other_work_from_starting(
-    slurm: FakeSlurm, runs: Path, capsys: pytest.CaptureFixture
-) -> None:
-    """Even that of a finished run."""
-    submit(runs)
-    finish_pretraining(slurm, runs)
-    path = runs / sent(runs, "pretrain")[0].references[0] / "run.json"
-    whole = read_run_file(path.parent)
-    path.write_bytes(path.read_bytes()[:200])
-    assert submit(runs, "--seed", "0", "1") == 0
-    said = capsys.readouterr().err
-    assert f"{path} is damaged: set aside as run.json.damaged-1" in said and "Traceback" not in said
-    assert read_run_file(path.parent) == whole
-    assert len(sent(runs, "pretrain")) == 2
-
-
 def test_a_sweep_goes_to_the_queue_as_well(slurm: FakeSlurm, runs: Path) -> None:
     """CoLA alone is one array; RTE brings MNLI before it. Failed points wait for --retry-failed there, too."""
     submit(runs)
