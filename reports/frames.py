@@ -18,7 +18,7 @@ from pydantic_core import ErrorDetails
 from ablations.ladders import Ladder
 from ablations.rates import PILOT_SEEDS
 from ablations.scales import Scale, Vocabulary
-from neobert.errors import DamagedFile, MissingData, name_first
+from neobert.errors import DamagedFile, MissingData, RunFailed, name_first
 from neobert.files import read_json
 from neobert.kinds.glue import GlueStudy
 from neobert.kinds.pretraining import PretrainingRun
@@ -287,7 +287,7 @@ class _Reader:
         for path in self.files.files(*RECORDS):
             try:
                 record = read_record(path)
-            except (DamagedFile, OSError) as error:
+            except (RunFailed, OSError) as error:
                 self._problems.append(str(error))
                 continue
             kind, labels = str(record["kind"]), record.get("labels")

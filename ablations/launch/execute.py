@@ -34,7 +34,6 @@ from neobert.runs.layout import Layout
 from neobert.runs.run_file import SourceSpecification, read_run_file
 from neobert.runs.tracking import VARIABLE as TRACKER_VARIABLE
 from neobert.runs.tracking import require_tracker
-from neobert.runs.work import may_pass
 
 MEASURED = ("heldout", "heldout_context")
 """Fields of the execution that say what pre-training measures. A run has one record, so it keeps those of its first
@@ -328,7 +327,7 @@ def _owner(folder: Path) -> str:
 def retry_failed(layout: Layout, runs: Iterable[Run], *, retry: bool) -> None:
     """Rename the errors of failed points to <name>.<n>.json so that the points run again, or print how to retry."""
     parts = (part for run in runs for part in run.parts(layout))
-    failed = [part for part in parts if is_there(part.error) and not part.is_done and (retry or not may_pass(part))]
+    failed = [part for part in parts if is_there(part.error) and not part.is_done]
     if retry:
         for part in failed:
             number = 1 + len(children(part.error.parent, f"{part.error.stem}.*.json"))

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import NonNegativeInt, PositiveInt
 
-from neobert.errors import DamagedFile, NewerFile
+from neobert.errors import DamagedFile
 from neobert.external import EXTERNAL_PREFIX
 from neobert.glue.tasks import Task, task_named
 from neobert.identity import (
@@ -318,10 +318,7 @@ class PointPart(Part):
 
     @property
     def is_recorded(self) -> bool:
-        try:
-            return self.outcome is not None
-        except NewerFile:
-            return True
+        return self.outcome is not None
 
 
 class Trial(PointPart):

@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from neobert.errors import EXIT_RUN_FAILED, DamagedFile, MissingData
+from neobert.errors import EXIT_RUN_FAILED, DamagedFile, MissingData, RunFailed
 from neobert.files import TEMPORARY_MARK, line_value, matching, names_in, read_json, reason_of
 from neobert.runs.claims import LEASE_SECONDS, Owner, last_owner
 from neobert.runs.kinds import KINDS, RUN_FOLDERS, closing_record, is_done, kind_of
@@ -23,7 +23,7 @@ from neobert.runs.work import Part, Work
 
 State = Literal["unreadable", "failed", "running", "submitted", "waiting", "missing", "done"]
 STATES: tuple[State, ...] = get_args(State)
-UNREADABLE = (DamagedFile, OSError, ValueError, KeyError, TypeError, AttributeError, IndexError)
+UNREADABLE = (RunFailed, OSError, ValueError, KeyError, TypeError, AttributeError, IndexError)
 IDENTIFIER = re.compile(r"\b[0-9a-f]{12}\b")
 TAIL_BYTES = 4096
 

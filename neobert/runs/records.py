@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
-from neobert.errors import DamagedFile, NewerFile
+from neobert.errors import DamagedFile, RunFailed
 from neobert.execution import utc_now
 from neobert.files import (
     checksum_of,
@@ -134,14 +134,14 @@ def read_sealed(path: Path) -> dict[str, Any]:
 
     Raises:
         DamagedFile: the file is torn, or was changed after it was written.
-        NewerFile: the file has a newer schema.
+        RunFailed: the file has a newer schema.
     """
     content = read_json(path)
     schema = content.get("schema") if isinstance(content, dict) else None
     if not isinstance(schema, int) or isinstance(schema, bool) or schema < SCHEMA:
         raise DamagedFile(f"{path} has no schema version that was released: move it away")
     if schema > SCHEMA:
-        raise NewerFile(
+        raise RunFailed(
             f"{path} has schema {schema}, and this version reads up to {SCHEMA}: update the code that reads it"
         )
     if content.pop("checksum", None) != checksum_of(content):
@@ -158,7 +158,7 @@ def is_published(path: Path, read: Callable[[Path], Any] = read_sealed) -> bool:
 
 def read_once(path: Path, read: Callable[[Path], Read]) -> Read | None:
     """Return what `read` returns for a file, which is read once as long as it does not change; None if it does not
-    exist or is damaged. As all results stay in memory, they should be small. Raises NewerFile, and OSError if it
+    exist or is damaged. As all results stay in memory, they should be small. Raises RunFailed, and OSError if it
     cannot be read."""
     status = status_of(path)
     if status is None:
@@ -177,8 +177,6 @@ _contents: dict[tuple[Callable[[Path], Any], Path], tuple[tuple[int, ...], Any]]
 def _read_intact(path: Path, read: Callable[[Path], Read]) -> Read | None:
     try:
         return read(path)
-    except NewerFile:
-        raise
     except DamagedFile:
         return None
 
@@ -189,8 +187,6 @@ def _is_whole(read: Callable[[Path], Any], path: Path, stamp: tuple[int, ...]) -
     del stamp
     try:
         read(path)
-    except NewerFile:
-        return True
     except DamagedFile:
         return False
     return True

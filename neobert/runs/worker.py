@@ -46,7 +46,7 @@ from neobert.runs.kinds import KINDS, RUN_KINDS, is_done, kind_of
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import RunFile, read_checked_run_file
 from neobert.runs.tracking import track_scores
-from neobert.runs.work import Part, Work, may_pass, name_attempt, write_failure
+from neobert.runs.work import Part, Work, name_attempt, write_failure
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ class Worker:
     """Works through parts, those of work that grows included.
 
     A part that failed after `failures_since` (default: the worker's start, by the file system's clock), in any process,
-    is skipped, and with `leave_failed` also one that failed before, unless by an error of the system, which may pass.
+    is skipped, and with `leave_failed` also one that failed before.
     If other workers hold all remaining parts, the worker waits for `patience_seconds` and ends. `progressed` is whether
     anything was finished or saved.
     """
@@ -125,7 +125,7 @@ class Worker:
         status = status_of(part.error)
         if status is None:
             return False
-        return status.st_mtime > self.failures_since or (self.leave_failed and not may_pass(part))
+        return status.st_mtime > self.failures_since or self.leave_failed
 
     def _claimable(self, candidates: Sequence[OpenPart]) -> Iterator[tuple[RunFile, Part, Claim]]:
         """Claim the parts that are ready and free, and yield them one after the other. New ones of work that grows

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neobert.errors import DamagedFile
+from neobert.errors import DamagedFile, RunFailed
 from neobert.identity import NUMERICS, Neutral, decisive, identity, plain
 from neobert.recipe import Value
 from neobert.runs.index import Index
@@ -107,7 +107,7 @@ def test_no_changed_byte_of_a_record_goes_unseen(tmp_path_factory: pytest.TempPa
 def test_what_is_no_record_is_named(tmp_path: Path, content: bytes, said: str) -> None:
     path = tmp_path / "a.json"
     path.write_bytes(content)
-    with pytest.raises(DamagedFile, match=said):
+    with pytest.raises(RunFailed, match=said):
         read_record(path)
 
 
