@@ -1,4 +1,3 @@
-# PYTHON_ARGCOMPLETE_OK
 """Show every run of a folder: state, progress, speed, costs, who works on it, and what failed. Reads files only.
 
 python ablations/status.py                            every run
@@ -25,12 +24,13 @@ if __name__ == "__main__":  # a script's own folder would hide packages of the s
 
 from rich.console import Group, RenderableType
 from rich.live import Live
+from rich.table import Table
 from rich.text import Text
 
 from ablations.ladders import Ladder
 from ablations.launch.flags import add_ladder_flag
 from neobert.command_line import guarded, parser_from, seconds_of_a_day
-from neobert.console import Listing, logs, output, table
+from neobert.console import logs, output, table
 from neobert.errors import EXIT_DONE, name_first
 from neobert.runs.collected import RunFiles
 from neobert.runs.index import STATES, Cause, PartHolder, Row, State, age, causes_of, read_index
@@ -218,7 +218,7 @@ def _drawn(unsorted: Sequence[Row], root: Path) -> RenderableType:
     return Group(_table_of(shown, title) if shown else Text(title), *map(Text, lines))
 
 
-def _table_of(rows: Sequence[Row], title: str) -> Listing:
+def _table_of(rows: Sequence[Row], title: str) -> Table:
     """Return a table without the columns that no row has."""
     columns = zip(COLUMNS, zip(*map(_cells, rows), strict=True), strict=True)
     used = {name: [cell or None for cell in cells] for name, cells in columns if any(cells)}

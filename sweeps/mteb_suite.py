@@ -1,4 +1,3 @@
-# PYTHON_ARGCOMPLETE_OK
 """Measure an encoder on embedding tasks (Table 4): contrastive fine-tuning if it is not done yet, then every task.
 
 python sweeps/mteb_suite.py --variant M10                     every task that --data has, after contrastive fine-tuning

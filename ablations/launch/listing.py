@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from rich.markup import escape
+from rich.table import Table
 
 from ablations.launch.costs import Cost, PlanCosts, stage_flops
 from ablations.plan import PlannedRun, PlanRow, VariantRow
-from neobert.console import Listing, output, quantity, table
+from neobert.console import output, quantity, table
 from neobert.errors import DamagedFile, MissingData
 from neobert.files import read_json
 from neobert.identity import leaves, plain
@@ -120,7 +121,7 @@ def print_plan(rows: Sequence[VariantRow], costs: PlanCosts, *, as_json: bool) -
     _print_total(rows, costs)
 
 
-def _table_of_rows(rows: Sequence[VariantRow], costs: PlanCosts) -> Listing:
+def _table_of_rows(rows: Sequence[VariantRow], costs: PlanCosts) -> Table:
     cells = [
         (
             row.name,
