@@ -51,7 +51,6 @@ FLAGS_OF_STAGES = {
     "zero_shot": ("mteb",),
     "benchmark": ("mteb",),
     "pairs": ("contrastive", "mteb"),
-    "without_texts_of": ("contrastive", "mteb"),
 }
 """Flags that are only allowed with some stages."""
 
@@ -102,18 +101,16 @@ def build_parser(command: str = "run") -> Parser:
     )
     add("--zero-shot", action="store_true", help="with mteb: measure encoders as they were pre-trained (Figure 4)")
     add_benchmark_flag(parser)
-    _add_pair_flags(parser)
+    _add_pairs_flag(parser)
     add_data_flags(parser)
     add_place_flags(parser, "plan" if command != "cancel" else "")
     add_execution_flags(parser)
     return parser
 
 
-def _add_pair_flags(parser: Parser) -> None:
-    add = parser.add_argument
-    add("--pairs", nargs="+", action="extend", metavar="SET", help="data sets of pairs for contrastive (default: all)")
-    text = "leave out pairs that share a text with these parquet files or folders, ignoring case and punctuation"
-    add("--without-texts-of", nargs="+", action="extend", metavar="PATH", help=text)
+def _add_pairs_flag(parser: Parser) -> None:
+    text = "data sets of pairs for contrastive (default: all)"
+    parser.add_argument("--pairs", nargs="+", action="extend", metavar="SET", help=text)
 
 
 def _parse(command: str, words: Sequence[str]) -> Flags:
@@ -286,7 +283,7 @@ def _run_model(words: Sequence[str]) -> int:
     parser.add_argument(
         "--stages", nargs="+", choices=MODEL_STAGES, default=MODEL_STAGES, help=f"contrastive ({others})"
     )
-    _add_pair_flags(parser)
+    _add_pairs_flag(parser)
     add_data_flags(parser)
     add_trust_flag(parser)
     add_place_flags(parser, "plan")

@@ -107,7 +107,6 @@ def open_workspace(
     specification = specify(
         selection.named_data(only_shows=dry_run),
         synthetic_documents(ladder, scale),
-        selection.without_texts_of,
         task_folders={name: task.folder for name, task in ladder.own_tasks.items()},
         corpora=ladder.corpora,
     )

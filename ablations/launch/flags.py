@@ -176,7 +176,6 @@ def selection_from(flags: Flags) -> "Selection":
         embedding=EmbeddingChoice(
             get("pairs"), get("tasks"), get("categories"), get("benchmark"), get("zero_shot", False), get("protocol")
         ),
-        without_texts_of=tuple(get("without_texts_of") or ()),
     )
 
 
