@@ -22,9 +22,7 @@ MODEL_HELP = "an external encoder: a folder, a hub model, or a baseline of the p
 
 
 def add_ladder_flag(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--ladder", metavar="FILE.py", help="a ladder of your own, or the name of its module (default: the paper's)"
-    )
+    parser.add_argument("--ladder", metavar="FILE.py", help="a ladder of your own (default: the paper's)")
 
 
 def add_scale_flag(parser: argparse.ArgumentParser, text: str) -> None:
