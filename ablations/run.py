@@ -147,14 +147,11 @@ def _run(words: Sequence[str]) -> int:
 
 
 def _run_variants(workspace: "Workspace") -> int:
-    from ablations.launch.checks import require_heldout_context
     from ablations.launch.execute import run_or_submit
     from ablations.launch.outcomes import print_outcome
     from neobert.console import logs
 
     rows, lines = _plan(workspace)
-    if "heldout_context" not in workspace.kept:
-        require_heldout_context(workspace.execution.heldout_context, rows)
     if workspace.dry_run:
         return _show_plan(workspace, rows, lines)
     lines += dict.fromkeys(f"left out: {task}: {why}" for row in rows for task, why in row.skipped.items())
@@ -165,7 +162,7 @@ def _run_variants(workspace: "Workspace") -> int:
 
 def _show_plan(workspace: "Workspace", rows: "Sequence[VariantRow]", lines: Sequence[str]) -> int:
     """Print the plan, the batch files for SLURM and the lines; refuse stages that do not fit."""
-    from ablations.launch.checks import corpus_lines, misfits, refuse, require_room, require_scorable_tasks
+    from ablations.launch.checks import corpus_lines, require_memory, require_room, require_scorable_tasks
     from ablations.launch.costs import Machine, PlanCosts
     from ablations.launch.listing import print_plan
     from ablations.launch.submit import plan_jobs, submitter_of
@@ -182,7 +179,7 @@ def _show_plan(workspace: "Workspace", rows: "Sequence[VariantRow]", lines: Sequ
     print_plan(rows, PlanCosts(layout, rows, workspace.source, machine), as_json=workspace.as_json)
     beside = [*jobs.splitlines(), *lines, *_tokenizer_lines(workspace.source)]
     _print_beside(beside, as_json=workspace.as_json)
-    refuse(misfits(rows, machine))
+    require_memory(rows, machine)
     require_scorable_tasks(rows, layout, workspace.source)
     return EXIT_DONE
 

@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any
 
 from ablations import rates
-from ablations.launch.checks import require_heldout_context
 from ablations.launch.execute import Workspace, retry_failed, run_or_submit
 from ablations.launch.listing import state_of_all
 from ablations.names import NUMBERS, split_numbers
@@ -257,8 +256,6 @@ def _ends(name: str, texts: Sequence[str]) -> tuple[float, float]:
 def sweep(workspace: Workspace, request: RateRequest, sweeps: Sequence[VariantSweep]) -> int:
     """Run or submit what is open of the sweeps, whose workers add the next points; return the exit code."""
     layout, show = workspace.layout, partial(_print_outcome, workspace, sweeps)
-    if "heldout_context" not in workspace.kept:
-        require_heldout_context(workspace.execution.heldout_context, [each.row for each in sweeps])
     if workspace.dry_run:
         show()
         return EXIT_DONE

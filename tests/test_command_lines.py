@@ -159,8 +159,6 @@ REFUSALS = (
     ("run.py", "--variant M7 --gpus 100000000", 2, "less than or equal to 1000"),
     ("run.py", "--variant M7 --hours 1e999", 2, "no number above 0"),
     ("run.py", "--variant M7 --pairs nli", 2, "--pairs goes with --stages"),
-    ("run.py", "--variant M0 --heldout-context 96", 2, "positions of M0, which hold 64 tokens"),
-    ("run.py", "--variant M2 --heldout-context 2", 2, "no room beside 2 special tokens"),
     ("run.py", "--variant M7 --runs file --dry-run", 2, "is a file; name a folder"),
     ("run.py", f"--variant M7 --runs {'r' * 300}", 2, "File name too long"),
     ("run.py", "--variant M7 --protocol M9", 2, "unrecognized arguments: --protocol"),

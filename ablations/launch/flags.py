@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ablations.launch.request import Place, Selection
 
 DEFAULT_RUNS = Path("runs")
-EXECUTION = ("compile", "trace_steps", "deterministic", "heldout", "heldout_context")
+EXECUTION = ("compile", "trace_steps", "deterministic", "heldout")
 """Flags of how runs execute, named like the fields of `neobert.execution.Execution`."""
 Flags = Mapping[str, Any]
 """The values of a command's flags by name."""
@@ -94,7 +94,7 @@ def _add_cluster_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def add_execution_flags(parser: argparse.ArgumentParser) -> None:
-    """Add a group with `--compile`, `--trace-steps`, `--deterministic`, `--heldout` and `--heldout-context`."""
+    """Add a group with `--compile`, `--trace-steps`, `--deterministic` and `--heldout`."""
     group = parser.add_argument_group("training", "how runs execute; they change no id")
     add = group.add_argument
     add(
@@ -123,13 +123,6 @@ def add_execution_flags(parser: argparse.ArgumentParser) -> None:
         choices=("own", "all"),
         help="measure the held-out loss on the corpus of each run, or on all corpora of the source (default: as the "
         "run was planned, at first own)",
-    )
-    add(
-        "--heldout-context",
-        type=count,
-        metavar="N",
-        help="measure the held-out loss also with documents cut to N tokens, so that runs with different contexts and "
-        "tokenizers can be compared (default: as the run was planned, at first the shortest context of the scale)",
     )
 
 

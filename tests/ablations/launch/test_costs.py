@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ablations import run
-from ablations.launch.checks import misfits, refuse, require_data, validate
+from ablations.launch.checks import require_data, require_memory, require_startable
 from ablations.launch.costs import (
     PUBLISHED,
     Cost,
@@ -145,7 +145,7 @@ def test_a_trials_updates_are_those_of_its_course() -> None:
 
 
 def test_the_papers_own_settings_fit_into_the_papers_gpus(tmp_path: Path) -> None:
-    assert misfits(paper_rows(tmp_path, "M9"), PAPER_MACHINE) == []
+    require_memory(paper_rows(tmp_path, "M9"), PAPER_MACHINE)
 
 
 @pytest.mark.parametrize("gpu_memory_gb", [16, 24, 40, 48])
@@ -153,17 +153,16 @@ def test_a_refusal_names_the_largest_micro_batch_that_fits(tmp_path: Path, gpu_m
     machine = replace(PAPER_MACHINE, gpu_memory_gb=gpu_memory_gb, micro_batch_tokens=1 << 17)
     rows = paper_rows(tmp_path, "M8")
     with pytest.raises(ValueError, match=r"M8's pretraining stage 1 needs .* GB on each GPU.* would fit$") as refusal:
-        refuse(misfits(rows, machine))
+        require_memory(rows, machine)
     named = int(str(refusal.value).split("micro_batch_tokens ")[1].split()[0])
-    assert misfits(rows, replace(machine, micro_batch_tokens=named)) == []
-    assert misfits(rows, replace(machine, micro_batch_tokens=2 * named)) != []
+    require_memory(rows, replace(machine, micro_batch_tokens=named))
+    with pytest.raises(ValueError, match="would fit"):
+        require_memory(rows, replace(machine, micro_batch_tokens=2 * named))
 
 
 def test_where_not_one_row_fits_the_refusal_says_what_would(tmp_path: Path) -> None:
-    (problem,) = misfits(paper_rows(tmp_path, "M8"), Machine(3.0, 8, "ddp", 512, None, None))
-    assert problem.sentence.endswith(
-        "no micro-batch fits: take more GPUs with --engine zero2, or GPUs with more memory"
-    )
+    with pytest.raises(ValueError, match="no micro-batch fits: take more GPUs with --engine zero2, or GPUs with more"):
+        require_memory(paper_rows(tmp_path, "M8"), Machine(3.0, 8, "ddp", 512, None, None))
 
 
 @pytest.mark.parametrize("engine", ["single", "ddp", "zero1", "zero2"])
@@ -219,19 +218,12 @@ def test_refinedweb_takes_two_bytes_a_token_and_twenty_a_document(tmp_path: Path
     ("machine", "said"),
     [
         (replace(ONE_GPU, micro_batch_tokens=32), "set micro_batch_tokens to 64 or more"),
-        (Machine(None, 16, "ddp", 64, None, None), "has 8 rows per step for 16 processes: take 8 or fewer"),
-        (Machine(None, 2, "ddp", 512, None, None), "set micro_batch_tokens to 256 or less"),
         (Machine(2.0, 1, "single", 512, None, None), "needs 2.5 GB on each GPU"),
     ],
 )
-def test_a_bad_split_is_found_before_the_queue(tmp_path: Path, machine: Machine, said: str) -> None:
-    (problem,) = validate(rows_of(tmp_path, "M2"), Layout(tmp_path), machine)
-    assert said in problem.sentence and not problem.missing
-    if problem.wasteful:
-        assert refuse([problem]) == [problem.sentence]
-    else:
-        with pytest.raises(ValueError, match="M2's pretraining stage 1"):
-            refuse([problem])
+def test_what_cannot_start_is_found_before_the_queue(tmp_path: Path, machine: Machine, said: str) -> None:
+    with pytest.raises(ValueError, match=f"M2's pretraining stage 1 .*{said}"):
+        require_startable(rows_of(tmp_path, "M2"), Layout(tmp_path), machine)
 
 
 def test_data_that_nobody_brought_is_missing(tmp_path: Path) -> None:
@@ -244,16 +236,8 @@ def test_data_that_nobody_brought_is_missing(tmp_path: Path) -> None:
 def test_a_parent_without_a_checkpoint_is_missing(tmp_path: Path) -> None:
     first = rows_of(tmp_path, "M9")[0].stages[0]
     finish_pretraining(Layout(tmp_path), first)
-    (problem,) = validate(rows_of(tmp_path, "M9"), Layout(tmp_path), ONE_GPU)
-    assert problem.missing and first.id in problem.sentence
-
-
-def test_a_model_of_another_size_than_planned_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from neobert.model.layers import FEEDFORWARDS
-
-    monkeypatch.setitem(FEEDFORWARDS, "swiglu", FEEDFORWARDS["gelu"])
-    (problem,) = validate(rows_of(tmp_path, "M2"), Layout(tmp_path), ONE_GPU)
-    assert "but the plan counts" in problem.sentence
+    with pytest.raises(MissingData, match=f"needs pretraining/{first.id}, which is not planned"):
+        require_startable(rows_of(tmp_path, "M9"), Layout(tmp_path), ONE_GPU)
 
 
 # Sizes of the GLUE tasks
