@@ -35,8 +35,7 @@ class EmbeddingChoice:
     """Names of the data that the stages contrastive and mteb read.
 
     None means everything that the source has, except tasks that are only in MTEB(eng, v2). `zero_shot` measures the
-    pre-trained encoder without contrastive fine-tuning. `protocol` names the variant whose embedding protocol an
-    external model is measured with; None means the ladder's.
+    pre-trained encoder without contrastive fine-tuning.
     """
 
     pairs: Sequence[str] | None = None
@@ -44,7 +43,6 @@ class EmbeddingChoice:
     categories: Sequence[str] | None = None
     benchmarks: Sequence[str] | None = None
     zero_shot: bool = False
-    protocol: str | None = None
 
 
 EVERYTHING = EmbeddingChoice()

@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from ablations.launch.execute import Workspace
     from ablations.launch.request import Selection
     from ablations.plan import VariantRow
-    from neobert.data.sources import Source
 
 MODEL_STAGES = ("contrastive",)
 PROGRAM = "python ablations/run.py"
@@ -162,13 +161,12 @@ def _run_variants(workspace: "Workspace") -> int:
 
 def _show_plan(workspace: "Workspace", rows: "Sequence[VariantRow]", lines: Sequence[str]) -> int:
     """Print the plan, the batch files for SLURM and the lines; refuse stages that do not fit."""
-    from ablations.launch.checks import corpus_lines, require_memory, require_room, require_scorable_tasks
+    from ablations.launch.checks import require_memory, require_room, require_scorable_tasks
     from ablations.launch.costs import Machine, PlanCosts
     from ablations.launch.listing import print_plan
     from ablations.launch.submit import plan_jobs, submitter_of
 
     layout, place = workspace.layout, workspace.place
-    _print_beside(corpus_lines(rows, workspace.source), as_json=workspace.as_json)
     jobs = ""
     if place.cluster == "slurm":
         jobs = submitter_of(workspace.selection, place, layout).preview(plan_jobs(layout, rows, place.profile))
@@ -177,20 +175,10 @@ def _show_plan(workspace: "Workspace", rows: "Sequence[VariantRow]", lines: Sequ
         require_room(rows, place.workers)
     machine = Machine.of(place, workspace.execution, workspace.scale)
     print_plan(rows, PlanCosts(layout, rows, workspace.source, machine), as_json=workspace.as_json)
-    beside = [*jobs.splitlines(), *lines, *_tokenizer_lines(workspace.source)]
-    _print_beside(beside, as_json=workspace.as_json)
+    _print_beside([*jobs.splitlines(), *lines], as_json=workspace.as_json)
     require_memory(rows, machine)
     require_scorable_tasks(rows, layout, workspace.source)
     return EXIT_DONE
-
-
-def _tokenizer_lines(source: "Source") -> list[str]:
-    """Return what tokenizers are trained on, if a ladder's own corpora are among it."""
-    if not (source.trains_tokenizers and source.own_corpora):
-        return []
-    line = f"tokenizer trained on: {', '.join(source.tokenizer_texts)}"
-    hint = "give --data DIR, which may be empty and names the data in titles, to train it on the ladder's corpora alone"
-    return [f"{line} ({hint})" if set(source.tokenizer_texts) - set(source.corpora) else line]
 
 
 def _print_beside(lines: Sequence[str], *, as_json: bool) -> None:
@@ -271,8 +259,6 @@ def _clean(words: Sequence[str]) -> int:
 def _run_model(words: Sequence[str]) -> int:
     parser = parser_from(f"{PROGRAM} model", "Fine-tune an external encoder contrastively.")
     parser.add_argument("model", metavar="DIR_OR_ID", help=MODEL_HELP)
-    protocol = "protocol of this variant (default: the ladder's)"
-    parser.add_argument("--protocol", metavar="VARIANT", help=protocol)
     parser.add_argument(
         "--seed", dest="finetuning_seed", nargs="+", action="extend", type=seed, metavar="N", help="seeds (default: 0)"
     )

@@ -38,7 +38,6 @@ def build_parser() -> Parser:
     """Return the command's parser."""
     parser = parser_from("python sweeps/mteb_suite.py", __doc__)
     add = parser.add_argument
-    add("--protocol", metavar="VARIANT", help="with --model: protocol of M9@mteb-prompts, … (default: the ladder's)")
     add("--tasks", nargs="+", action="extend", metavar="NAME", help="only these tasks (default: all that --data has)")
     add("--categories", nargs="+", action="extend", metavar="NAME", help="only these categories: sts, retrieval, …")
     add_benchmark_flag(parser)
@@ -72,8 +71,6 @@ def _plan(workspace: "Workspace", *, pretrains: bool) -> "PlanRow":
 
     its, source = workspace.selection, workspace.source
     if its.model is None:
-        if its.embedding.protocol:
-            raise ValueError("--protocol is for --model: a variant has its own, so name M9@mteb-prompts and the like")
         return variant_row(workspace, ["pretraining", "mteb"], pretrains=pretrains)
     wanted_tasks(source, its.embedding)  # refuses a wrong name before a model is loaded
     model, seeds = workspace.external_model(), its.finetuning_seeds or [0]

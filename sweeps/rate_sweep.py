@@ -36,15 +36,13 @@ class RateRequest:
     """The points of a sweep, each trained on pilot `seeds`.
 
     The rule tries `width` rates on each side of a scale's own, `factor` from one to the next, and at most `most`.
-    `noise` is the standard deviation of the loss over seeds, in nats per token; None means that of the losses. A
-    sampler of Optuna chooses the `fields` between ends: (name, low, high).
+    A sampler of Optuna chooses the `fields` between ends: (name, low, high).
     """
 
     seeds: tuple[int, ...]
     factor: float
     width: int
     most: int
-    noise: float | None
     fields: tuple[tuple[str, str, str], ...]
     study: StudyRequest
 
@@ -171,7 +169,7 @@ class VariantSweep:
     def _vertex(self) -> tuple[dict[str, Any] | None, str]:
         """Return the optimum of a rule's rates, and why there is none or what is special about it."""
         curve = self.curve()
-        optimum = curve.optimum(self.request.noise)
+        optimum = curve.optimum()
         if optimum is None:
             return None, self._why_none(curve)
         name = best_variant(self.row.ladder, self.row.variant, optimum, self.workspace.scale).name

@@ -161,7 +161,6 @@ REFUSALS = (
     ("run.py", "--variant M7 --pairs nli", 2, "--pairs goes with --stages"),
     ("run.py", "--variant M7 --runs file --dry-run", 2, "is a file; name a folder"),
     ("run.py", f"--variant M7 --runs {'r' * 300}", 2, "File name too long"),
-    ("run.py", "--variant M7 --protocol M9", 2, "unrecognized arguments: --protocol"),
     ("run.py", "--variant M7 --benchmark 'MTEB(eng, v2)'", 2, "--benchmark goes with --stages"),
     ("run.py", "--variant M7 --cancel --dry-run", 2, "unrecognized arguments: --dry-run"),
     ("run.py", "cancel", 2, "name variants with --variant"),
@@ -195,7 +194,6 @@ REFUSALS = (
             "M2@beta2-0.95 --sampler tpe --trials 3 --field beta2 0.9 0.99": "M2@beta2-0.95 has its beta2 in its name",
         }.items()
     ),
-    ("mteb_suite.py", "--variant M8 --protocol M9", 2, "--protocol is for --model"),
     ("mteb_suite.py", "--zero-shot --pairs nli", 2, "which --zero-shot leaves out"),
     *(
         ("mteb_suite.py", f"{encoder} {flags}", code, said)  # of a model that is not looked at, too

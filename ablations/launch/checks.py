@@ -69,16 +69,6 @@ def _not_own(ladder: Ladder, corpora: Iterable[str]) -> tuple[str, ...]:
     return tuple(corpus for corpus in dict.fromkeys(corpora) if corpus not in ladder.corpora)
 
 
-def corpus_lines(rows: Sequence[PlanRow], source: Source) -> list[str]:
-    """Describe the files of the corpora that the rows read from folders."""
-    corpora = _corpora_of([each.run for row in rows for each in row.planned])
-    return [line for corpus in corpora if (line := source.described_corpus(corpus))]
-
-
-def _corpora_of(runs: Sequence[Work]) -> list[str]:
-    return list(dict.fromkeys(run.corpus.corpus for run in PretrainingRun.among(runs)))
-
-
 def require_data(rows: Sequence[PlanRow], source: Source) -> None:
     """Check that the data of unfinished runs is on this machine, that the beginnings of corpora can be read, and that
     mteb is installed if they need it.
@@ -91,7 +81,7 @@ def require_data(rows: Sequence[PlanRow], source: Source) -> None:
     if EmbeddingEvaluation.among(runs) and find_spec("mteb") is None:
         raise MissingData("MTEB evaluations need mteb, which is not installed: pip install -e '.[eval]'")
     if source.is_local or not runs:
-        for corpus in _corpora_of(runs):
+        for corpus in dict.fromkeys(run.corpus.corpus for run in PretrainingRun.among(runs)):
             source.corpus_size(corpus)  # reads the first rows
         return
     ladder = rows[0].ladder

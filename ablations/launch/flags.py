@@ -165,7 +165,7 @@ def selection_from(flags: Flags) -> "Selection":
         finetuning_seeds=tuple(get("finetuning_seed") or ()),
         stages=tuple(get("stages", ())),
         embedding=EmbeddingChoice(
-            get("pairs"), get("tasks"), get("categories"), get("benchmark"), get("zero_shot", False), get("protocol")
+            get("pairs"), get("tasks"), get("categories"), get("benchmark"), get("zero_shot", False)
         ),
     )
 

@@ -120,15 +120,6 @@ class CorpusFolder:
         characters, documents = (share * sum(column) for column in zip(*sizes, strict=True))
         return characters / CHARACTERS_PER_TOKEN, documents
 
-    def described(self) -> str:
-        """Return the number of files, their bytes and, estimated as in `size`, the number of documents."""
-        files = self.files()
-        kind, megabytes = split_name(files[0])[1], sum(path.stat().st_size for path in files) / 1e6
-        return (
-            f"corpus {self.name}: {len(files):,} {kind} file{'s'[: len(files) != 1]}, {megabytes:,.1f} MB, about "
-            f"{self.size()[1]:,.0f} documents, in {self.folder}"
-        )
-
 
 def _is_note(path: Path) -> bool:
     """Return whether a file is a description, a marker such as _SUCCESS, or a checksum, by its suffix."""

@@ -87,11 +87,6 @@ class Source(ABC):
         """Whether tokenizers are trained on this source, at any vocabulary size, rather than published."""
 
     @property
-    def tokenizer_texts(self) -> tuple[str, ...]:
-        """What tokenizers are trained on, in words: other text of the source, and a ladder's own corpora."""
-        return (self.label, *self.own_corpora)
-
-    @property
     def corpora(self) -> tuple[str, ...]:
         """The names of all corpora that a recipe can read; the source may lack some."""
         return (*CORPORA, *self.own_corpora)
@@ -109,14 +104,6 @@ class Source(ABC):
         """Return the approximate numbers of tokens and documents of a corpus."""
         own = self._own_corpus(corpus)
         return own.size() if own else self._common_size(corpus)
-
-    def described_corpus(self, corpus: str) -> str | None:
-        """Return a line about the files of a corpus; None if it is in no folder."""
-        folder = self._own_corpus(corpus) or self._common_folder(corpus)
-        return folder.described() if folder else None
-
-    def _common_folder(self, corpus: str) -> CorpusFolder | None:
-        return None
 
     def _own_corpus(self, corpus: str) -> CorpusFolder | None:
         return self.own_corpora.get(require_known(corpus, self.corpora, "corpus"))
@@ -412,10 +399,6 @@ class DirectorySource(Source):
         return not (self.folder / "tokenizers").is_dir() and not self.manifest.below("tokenizers")
 
     @property
-    def tokenizer_texts(self) -> tuple[str, ...]:
-        return (*self._corpora(), *self.own_corpora)
-
-    @property
     def label(self) -> str:
         return self.folder.resolve().name
 
@@ -436,9 +419,6 @@ class DirectorySource(Source):
     @cached_property
     def _own_columns(self) -> dict[str, str]:
         return read_words(self.folder / "corpora" / COLUMNS_FILE, "{corpus: column}")
-
-    def _common_folder(self, corpus: str) -> CorpusFolder:
-        return self.corpus_folder(corpus)
 
     def corpus_folder(self, corpus: str) -> CorpusFolder:
         """Return a corpus of the folder, whose files may be missing."""

@@ -10,14 +10,12 @@ import pytest
 from ablations.launch.costs import Machine, PlanCosts
 from ablations.launch.outcomes import means_of
 from ablations.launch.submit import plan_jobs
-from ablations.loading import papers
-from ablations.plan import ModelRow, VariantRow, plan_model
+from ablations.plan import VariantRow
 from ablations.recipe_runs import EVERYTHING, EmbeddingChoice, EncoderWeights, embedding_runs
 from ablations.run import main
 from neobert.data.mteb_tasks import BENCHMARKS, CATEGORIES, ENGLISH_SUITE
 from neobert.data.sources import DirectorySource
 from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_REFUSED, MissingData
-from neobert.executors.external import resolve_model
 from neobert.identity import canonical, plain
 from neobert.kinds.contrastive import ContrastiveRun
 from neobert.kinds.mteb import EmbeddingEvaluation
@@ -122,28 +120,6 @@ def test_runs_are_labelled_with_the_variants_whose_protocol_they_have(
     *_, tuned, suite = (set(read_run_file(unit.folder).labels["variants"]) for unit in row.planned)
     known = {"M9", "M10", "M9@mteb-prompts", "M9@contrastive-code", "M9@code-prompts"}
     assert (tuned & known, suite & known) == (of_tuning, of_suite)
-
-
-def test_an_external_model_gets_the_protocol_of_a_variant(tmp_path: Path) -> None:
-    """What the two protocols share keeps its name; what they do not is labelled with the variant."""
-    model = resolve_model(Layout(tmp_path), str(save(seeded(bert), tmp_path / "tiny-bert")))
-
-    def planned_by(protocol: str | None) -> ModelRow:
-        choice = EmbeddingChoice(protocol=protocol)
-        return plan_model(papers(), model, [0], "smoke", SYNTHETIC, Layout(tmp_path), ["mteb"], choice=choice)
-
-    plans = [planned_by(name) for name in (None, "M9@code-prompts", "M9@mteb-prompts", "M10")]
-    for plan_of, labelled in zip(plans, ({}, {"M9@code-prompts"}, {"M9@mteb-prompts"}, {}), strict=True):
-        names = [plan_of.labels(unit, SYNTHETIC)["model"] for unit in plan_of.planned]
-        assert all(name.startswith("tiny-bert") for name in names)
-        assert {name.partition(", ")[2] for name in names} - {""} == set(labelled)
-    usual, code, mteb, other = (plan_of.planned[0].run.id for plan_of in plans)
-    assert usual == mteb == other != code
-    assert plans[0].planned == plans[3].planned
-    with pytest.raises(ValueError, match="there is no variant 'M9@mteb-prompt': did you mean 'M9@mteb-prompts'"):
-        planned_by("M9@mteb-prompt")
-    with pytest.raises(ValueError, match=r"M9\.\.M10 names 2 variants"):
-        planned_by("M9..M10")
 
 
 def test_the_dry_run_shows_tasks_that_nobody_can_count_hours_of(

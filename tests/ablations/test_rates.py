@@ -138,23 +138,6 @@ def test_the_error_is_that_of_the_mean_of_the_seeds_own_vertices() -> None:
     assert math.isclose(found.interval[1] / found.exact, 2**found.error_octaves)
 
 
-def test_with_one_seed_the_error_is_what_noise_of_the_losses_does_to_the_vertex() -> None:
-    draw, noise = np.random.default_rng(0), 0.01
-    truth = np.array([3 + 0.2 * (step - 0.3) ** 2 for step in (-1, 0, 1)])
-    rates = [5e-4, 1e-3, 2e-3]
-    told = curve_of(dict(zip(rates, truth.tolist(), strict=True)))
-    found = told.optimum(noise)
-    assert found is not None and found.error_octaves is not None
-    drawn = [
-        curve_of(dict(zip(rates, row.tolist(), strict=True))).optimum() for row in draw.normal(truth, noise, (4000, 3))
-    ]
-    spread = np.std([math.log2(each.exact) for each in drawn if each is not None])
-    assert found.error_octaves == pytest.approx(spread, rel=0.05)
-    assert told.optimum() == RateCurve(told.losses, {}).optimum(None)
-    alone = told.optimum()
-    assert alone is not None and alone.error_octaves is None
-
-
 def test_what_failed_is_a_point_without_a_loss() -> None:
     losses = {rate: {1000: loss} for rate, loss in ((1e-3, 3.2), (2e-3, 3.0))}
     diverged = RateCurve(losses, {4e-3: {1000: "the loss is nan"}})

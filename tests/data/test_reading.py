@@ -527,9 +527,3 @@ def test_names_of_files_need_not_be_utf8(tmp_path: Path) -> None:
     source = DirectorySource(tmp_path)
     assert source.corpus_origin("web") != before and source.corpus_size("web")[1] > 0
     assert list(source.documents("web")) == ["a", "b"]
-
-
-def test_the_files_of_a_corpus_are_described(tmp_path: Path) -> None:
-    source = corpus_in(tmp_path, "a.parquet", "b.parquet")
-    said = source.described_corpus("web")
-    assert said == f"corpus web: 2 .parquet files, 0.0 MB, about 12 documents, in {tmp_path}/corpora/web"
