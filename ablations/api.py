@@ -17,10 +17,9 @@ from ablations.launch.execute import Workspace, open_workspace, run_or_submit
 from ablations.launch.outcomes import part_entry
 from ablations.launch.request import Place, Selection
 from ablations.loading import load
-from ablations.names import one_variant, split_numbers
+from ablations.names import one_variant
 from ablations.plan import PlanRow, VariantRow, plan, with_tasks
 from ablations.scales import Scale
-from ablations.scaling import scaled, vocabulary_of
 from ablations.variant import Variant
 from neobert.command_line import count
 from neobert.command_line import seed as seed_flag
@@ -93,7 +92,6 @@ def train(
     variant: str,
     scale: Scale | None = None,
     *,
-    steps: int | None = None,
     seed: int = 0,
     data: str | Path | None = None,
     runs: str | Path = "runs",
@@ -103,7 +101,7 @@ def train(
 ) -> "TrainedVariant":
     """Pre-train all stages of a variant on this machine, as `ablations/run.py --stages pretrain` does.
 
-    Finished runs are not repeated, and interrupted ones are resumed.
+    Finished runs are not repeated, and interrupted ones are resumed. `M9@steps0.01` is a hundredth of M9.
 
     Args:
         scale: None means smoke, or the default of your own ladder.
@@ -111,11 +109,9 @@ def train(
         runs: the folder of runs.
         track: tensorboard or wandb; logs metrics there, offline, below `runs`/tracking.
         workers: number of parallel processes; None means as many as the machine has room for.
-        steps: number of steps of the first stage, with a schedule that ends there; other stages take the same share
-            of theirs. 50 of 5,000 steps is the variant `M9@steps0.01`. None means all steps.
 
     Raises:
-        ValueError: there is no such variant or scale, or no share of the steps has this number of steps.
+        ValueError: there is no such variant or scale.
         MissingData: the data are not there.
         RunFailed: training failed or was stopped; the same call resumes.
     """
@@ -123,8 +119,7 @@ def train(
         raise ValueError(f"there is no tracker {track!r}: {did_you_mean(track, TRACKERS)}")
     processes = None if workers is None else _whole("workers", workers, count)
     workspace = open_workspace(_selection(ladder, scale, data, runs), Place("here", workers=processes, track=track))
-    name = variant if steps is None else _with_steps(variant, steps, workspace)
-    row = plan_variant(workspace, name, seed, ["pretraining"])
+    row = plan_variant(workspace, variant, seed, ["pretraining"])
     _run(workspace, row)
     return TrainedVariant(row.name, workspace, row.seed, row.stages)
 
@@ -336,31 +331,6 @@ def plan_variant(workspace: Workspace, name: str, seed: int, stages: Sequence[st
     ladder, scale = workspace.ladder, workspace.scale
     (row,) = plan(ladder, [one_variant(ladder, name)], [seed], scale, workspace.source, workspace.layout, stages)
     return row
-
-
-def _with_steps(name: str, steps: int, workspace: Workspace) -> str:
-    """Return the name of the variant with this number of steps in its first stage."""
-    ladder, scale, vocabulary = workspace.ladder, workspace.scale, vocabulary_of(workspace.source)
-    variant = one_variant(ladder, name)
-    base, _ = split_numbers(ladder, variant.name)
-    numbers = variant.name.removeprefix(base)
-
-    def of(variant: Variant) -> int:
-        return scaled(ladder, variant.recipe, scale, vocabulary).pretraining.stages[0].steps
-
-    whole, steps = of(variant), _whole("steps", steps, count)
-    if steps == whole:
-        return name
-    thousandths = 1000 * steps // whole
-    # The smaller share comes last, so that it wins if both have the same number of steps.
-    shares = [share / 1000 for share in (thousandths + 1, thousandths) if 0 < share < 1000]
-    near = {of(one_variant(ladder, each)): each for each in (f"{base}@steps{share:g}{numbers}" for share in shares)}
-    if steps not in near:
-        raise ValueError(
-            f"steps={steps}: {name} has {whole:,} at scale {scale}, and takes thousandths of them: did you mean "
-            f"{' or '.join(map(str, sorted(near) or [whole]))}?"
-        )
-    return near[steps]
 
 
 def _readout_rows(layout: Layout, evaluations: Iterable[ReadoutEvaluation]) -> list[dict[str, Any]]:

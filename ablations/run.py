@@ -278,12 +278,8 @@ def _run_model(words: Sequence[str]) -> int:
 def _tune_model(flags: Flags) -> int:
     from ablations.launch.execute import run_or_submit
     from ablations.launch.outcomes import print_model_outcome
-    from ablations.paper_models import LISTED, print_paper_models
     from ablations.plan import plan_model
 
-    if flags["model"] == LISTED:
-        print_paper_models(flags["data"] or "synthetic", as_json=flags["json"])
-        return EXIT_DONE
     workspace = workspace_from(flags, selection_from(flags))
     its, layout, source = workspace.selection, workspace.layout, workspace.source
     model, seeds = workspace.external_model(), its.finetuning_seeds or [0]

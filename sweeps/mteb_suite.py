@@ -3,7 +3,7 @@
 
 python sweeps/mteb_suite.py --variant M10                     every task that --data has, after contrastive fine-tuning
 python sweeps/mteb_suite.py --variant M10 --zero-shot         as it was pre-trained (Figure 4)
-python sweeps/mteb_suite.py --model BERT-base --data DIR --scale paper    a model of Table 4; --model list names them
+python sweeps/mteb_suite.py --model BERT-base --data DIR --scale paper    a model of Table 4
 python sweeps/mteb_suite.py --model DIR --categories sts retrieval --data DIR   any encoder, the mean over its tokens
 python sweeps/mteb_suite.py --variant M8 --tasks STS12 STS13 --data DIR --dry-run
 python sweeps/mteb_suite.py --variant M8 --benchmark "MTEB(eng, v2)" --data DIR    the 41 tasks of v2

@@ -18,7 +18,7 @@ EXECUTION = ("compile", "trace_steps", "deterministic", "heldout")
 """Flags of how runs execute, named like the fields of `neobert.execution.Execution`."""
 Flags = Mapping[str, Any]
 """The values of a command's flags by name."""
-MODEL_HELP = "an external encoder: a folder, a hub model, or a baseline of the paper (--model list names them)"
+MODEL_HELP = "an external encoder: a folder, a hub model, or a baseline of the paper, as BERT-base"
 
 
 def add_ladder_flag(parser: argparse.ArgumentParser) -> None:
