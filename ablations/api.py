@@ -7,11 +7,11 @@ functions that need them.
 
 import argparse
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from ablations.launch.execute import Workspace, open_workspace, run_or_submit
 from ablations.launch.outcomes import part_entry
@@ -29,7 +29,6 @@ from neobert.files import read_lines
 from neobert.identity import plain
 from neobert.kinds.glue import GlueStudy
 from neobert.kinds.pretraining import PretrainingRun
-from neobert.kinds.readouts import ReadoutEvaluation
 from neobert.runs.collected import RunFiles
 from neobert.runs.index import Index
 from neobert.runs.kinds import read_records
@@ -46,7 +45,6 @@ if TYPE_CHECKING:
     from neobert.search.memory import Study
 
 LISTED_FIRST = ("kind", "id", "state", "variants", "scale", "data", "seed")
-READOUTS: Literal["readouts"] = "readouts"
 
 
 def variants(ladder: str | Path | None = None) -> dict[str, Variant]:
@@ -260,11 +258,10 @@ class TrainedVariant:
     def evaluate(self, *names: str) -> "pd.DataFrame":
         """Fine-tune on the named tasks, GLUE's or the ladder's, every point of the grid once, and return the scores.
 
-        Tasks that start from MNLI run it first. `readouts` measures readouts on held-out text and BLiMP. No name means
-        all tasks.
+        Tasks that start from MNLI run it first. No name means all tasks.
 
         One row per point of the grid: task, batch_size, learning_rate, weight_decay, trial, state, score (0..1, on the
-        validation set); for readouts, one row per readout and corpus (or BLiMP): readout, corpus, value.
+        validation set).
 
         Raises:
             ValueError: there is no such task.
@@ -273,19 +270,15 @@ class TrainedVariant:
         """
         import pandas as pd
 
-        known = [*self.workspace.ladder.tasks, READOUTS]
+        known, workspace, layout = list(self.workspace.ladder.tasks), self.workspace, self.workspace.layout
         for name in names:
             if name not in known:
-                raise ValueError(f"there is no evaluation {name!r}: {did_you_mean(name, known)}")
-        tasks = [name for name in names or known if name != READOUTS]
-        stages: list[str] = ["glue"] if tasks else []
-        stages += [READOUTS] if READOUTS in names else []
-        workspace, layout = self.workspace, self.workspace.layout
-        row = plan_variant(workspace, self.name, self.seed, stages)
+                raise ValueError(f"there is no task {name!r}: {did_you_mean(name, known)}")
+        tasks = names or known
+        row = plan_variant(workspace, self.name, self.seed, ["glue"])
         for task in names:
             if task in row.skipped:
-                where = f"{workspace.source.label} data: {task}: {row.skipped[task]}"
-                raise MissingData(f"cannot {'measure' if task == READOUTS else 'fine-tune'} on {where}")
+                raise MissingData(f"cannot fine-tune on {workspace.source.label} data: {task}: {row.skipped[task]}")
         _run(workspace, with_tasks(row, tasks))
         trials = [
             {"task": study.task, **plain(trial.point), "trial": trial.id, **part_entry(layout, trial)}
@@ -293,7 +286,7 @@ class TrainedVariant:
             if study.task in tasks
             for trial in study.trials(layout)
         ]
-        return pd.DataFrame([*trials, *_readout_rows(layout, ReadoutEvaluation.among(row.runs))])
+        return pd.DataFrame(trials)
 
     def export(self, target: Target, out: str | Path) -> Path:
         """Export the last checkpoint to a new folder for transformers ("hf") or sentence-transformers.
@@ -331,20 +324,6 @@ def plan_variant(workspace: Workspace, name: str, seed: int, stages: Sequence[st
     ladder, scale = workspace.ladder, workspace.scale
     (row,) = plan(ladder, [one_variant(ladder, name)], [seed], scale, workspace.source, workspace.layout, stages)
     return row
-
-
-def _readout_rows(layout: Layout, evaluations: Iterable[ReadoutEvaluation]) -> list[dict[str, Any]]:
-    """Return a row for each readout and corpus of finished evaluations."""
-    parts = (
-        (readout, part)
-        for evaluation in evaluations
-        for readout, part in zip(evaluation.readouts, evaluation.parts(layout), strict=True)
-    )
-    return [
-        {"readout": readout, "corpus": corpus, "value": score["value"]}
-        for readout, part in parts
-        for corpus, score in read_record(part.record)["scores"].items()
-    ]
 
 
 def _run(workspace: Workspace, row: PlanRow) -> None:

@@ -283,13 +283,6 @@ def proved(own: Ladder) -> Ladder:
             raise ValueError(f"{variant.name} cannot be built: {kind}{error}") from error
         if (corpus := recipe.data.corpus) not in corpora:
             raise ValueError(f"{variant.name} reads corpus {corpus!r}: {did_you_mean(corpus, corpora)}")
-        floor = recipe.optimization.floor_fraction
-        if recipe.stages[0].decay_steps == 0 and recipe.start is None and floor < 1:
-            raise ValueError(
-                f"{variant.name}: with decay_steps 0 the learning rate of its first stage stays at the floor, "
-                f"{floor:g} of the peak: for the peak, set stable_steps to the steps of the stage, and decay_steps "
-                "behind them"
-            )
     for name in own.scales:
         _prove_scale(own, name)
     return own
@@ -315,12 +308,6 @@ def _prove_variant(variant: Variant, variants: Mapping[str, Variant]) -> None:
         raise ValueError(
             f"{variant.name} continues {parent.name}, which the file does not hold: import or declare it there by name"
         )
-    way = [variant]
-    while (above := way[-1].parent) is not None:
-        way.append(above)
-        if any(above is each for each in way[:-1]):
-            names = " → ".join(each.name for each in reversed(way))
-            raise ValueError(f"{variant.name} has no baseline, because its parents form a cycle: {names}")
     prove(variant.name, parent.recipe, variant.recipe, variant.modifications)
 
 

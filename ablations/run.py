@@ -15,7 +15,6 @@ python ablations/run.py model DIR_OR_ID               contrastive fine-tuning of
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -199,15 +198,9 @@ def _print_ladder(selection: "Selection", *, as_json: bool) -> int:
     from ablations.launch.execute import open_workspace
     from ablations.launch.listing import print_ladder
     from ablations.launch.request import Place
-    from ablations.recipe_runs import MissingTask
 
     workspace = open_workspace(selection, Place(), dry_run=True)
-    try:
-        rows, lines = _plan(workspace)
-    except MissingTask as error:  # a ladder can be looked at before the data of its tasks are there
-        others = tuple(stage for stage in selection.stages if stage != "glue")
-        rows, lines = _plan(replace(workspace, selection=replace(selection, stages=others)))
-        lines.append(f"without fine-tuning: {error}")
+    rows, lines = _plan(workspace)
     print_ladder(rows, as_json=as_json)
     _print_beside(lines, as_json=as_json)
     return EXIT_DONE

@@ -4,7 +4,7 @@
 python sweeps/mteb_suite.py --variant M10                     every task that --data has, after contrastive fine-tuning
 python sweeps/mteb_suite.py --variant M10 --zero-shot         as it was pre-trained (Figure 4)
 python sweeps/mteb_suite.py --model BERT-base --data DIR --scale paper    a model of Table 4
-python sweeps/mteb_suite.py --model DIR --categories sts retrieval --data DIR   any encoder, the mean over its tokens
+python sweeps/mteb_suite.py --model DIR --data DIR            any encoder, the mean over its tokens
 python sweeps/mteb_suite.py --variant M8 --tasks STS12 STS13 --data DIR --dry-run
 python sweeps/mteb_suite.py --variant M8 --benchmark "MTEB(eng, v2)" --data DIR    the 41 tasks of v2
 
@@ -39,7 +39,6 @@ def build_parser() -> Parser:
     parser = parser_from("python sweeps/mteb_suite.py", __doc__)
     add = parser.add_argument
     add("--tasks", nargs="+", action="extend", metavar="NAME", help="only these tasks (default: all that --data has)")
-    add("--categories", nargs="+", action="extend", metavar="NAME", help="only these categories: sts, retrieval, …")
     add_benchmark_flag(parser)
     add("--zero-shot", action="store_true", help="measure the pre-trained encoder, without contrastive fine-tuning")
     add("--pairs", nargs="+", action="extend", metavar="SET", help="data sets of pairs for fine-tuning (default: all)")

@@ -201,7 +201,6 @@ REFUSALS = (
         for flags, code, said in (
             ("--tasks SyntheticOpinionClasification", 2, "did you mean 'SyntheticOpinionClassification'"),
             ("--tasks STS112", 2, "there is no task 'STS112': did you mean 'STS12'"),
-            ("--categories retreival", 2, "did you mean 'retrieval'"),
             ("--tasks STS12", 3, "task STS12 of MTEB(eng, v1) is not in this data"),
         )
     ),

@@ -164,9 +164,7 @@ def selection_from(flags: Flags) -> "Selection":
         seeds=tuple(get("seed") or [0]),
         finetuning_seeds=tuple(get("finetuning_seed") or ()),
         stages=tuple(get("stages", ())),
-        embedding=EmbeddingChoice(
-            get("pairs"), get("tasks"), get("categories"), get("benchmark"), get("zero_shot", False)
-        ),
+        embedding=EmbeddingChoice(get("pairs"), get("tasks"), get("benchmark"), get("zero_shot", False)),
     )
 
 

@@ -74,7 +74,7 @@ def test_loss_and_metrics_are_those_of_the_run(trained: TrainedVariant, folder: 
     assert of_run.variants == ["M9@steps0.1"] and of_run["scores.heldout_loss.web"] == trained.loss
 
 
-def test_evaluations_have_a_row_a_point_and_a_row_a_readout(trained: TrainedVariant) -> None:
+def test_evaluations_have_a_row_a_point(trained: TrainedVariant) -> None:
     scores = trained.evaluate("cola")
     assert set(scores.task) == {"cola"} and (scores.state == "done").all() and scores.score.between(-1, 1).all()
     pd.testing.assert_frame_equal(trained.evaluate("cola"), scores)
@@ -127,7 +127,7 @@ def test_bad_input_is_one_sentence(call: object, said: str) -> None:
 
 
 def test_other_errors_are_those_of_the_commands(trained: TrainedVariant, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="there is no evaluation 'colla': did you mean 'cola'"):
+    with pytest.raises(ValueError, match="there is no task 'colla': did you mean 'cola'"):
         trained.evaluate("colla")
     with pytest.raises(ValueError, match="there is no target 'hff': did you mean 'hf'"):
         trained.export("hff", tmp_path / "out")  # type: ignore[arg-type]

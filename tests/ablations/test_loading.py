@@ -75,15 +75,6 @@ WRONG_VARIANTS = (
         "A declares modifications of a parent, and it has no",
     ),
     ("A = M0.derive('A', ROTARY)\nobject.__setattr__(A, 'recipe', M1.recipe)", "more than it declares"),
-    (
-        "A = M0.derive('A', ROTARY)\nB = A.derive('B', SWIGLU)\nobject.__setattr__(A, 'parent', B)",
-        "has no baseline, because its parents form a cycle: A → B → A",
-    ),
-    ("A = M0.derive('A', ROTARY)\nobject.__setattr__(A, 'parent', A)", "form a cycle: A → A"),
-    (
-        "A = M0.derive('A', Modification('flat', 'here', stages=({'decay_steps': 0},)))",
-        "A: with decay_steps 0 the learning rate of its first stage stays at the floor, 0.1 of the peak",
-    ),
     ("A = Variant(3, 'a', 'here', M0.recipe)", "3 cannot be the name of a variant"),
     ("A = Variant('A', None, 'here', M0.recipe)", "variant A: title: Input should be a valid string"),
     ("A = Variant('A', 'a', 'here', M0.recipe, M0, 3)", "variant A: modifications: Input should be a valid tuple"),
