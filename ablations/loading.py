@@ -4,7 +4,6 @@ A ladder is a Python file in the form of `ablations/ladder.py`. It is run, its v
 are collected, and every variant is proved to be its parent plus what it declares.
 """
 
-import ast
 import re
 import sys
 import traceback
@@ -68,9 +67,7 @@ class Settings(BaseModel):
         """Return the settings of a module. Raises ValueError if one has another type, or left."""
         if left := [name for name in RETIRED_SETTINGS if name in vars(module)]:
             raise ValueError(f"{left[0]} is no setting any more: take it out, or see docs/own-ladder.md")
-        # Of the file, as `python -OO` removes __doc__ and a title must not depend on it.
-        documentation = ast.get_docstring(ast.parse(Path(str(module.__file__)).read_bytes())) or ""
-        title = documentation.strip().split("\n")[0].rstrip(".") or f"The ladder {Path(given).name}"
+        title = (module.__doc__ or "").strip().split("\n")[0].rstrip(".") or f"The ladder {Path(given).name}"
         declared = {name: vars(module)[name] for name in cls.model_fields if name in vars(module)}
         try:
             return cls.model_validate({"TITLE": title} | declared)

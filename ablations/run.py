@@ -166,6 +166,7 @@ def _show_plan(workspace: "Workspace", rows: "Sequence[VariantRow]", lines: Sequ
     from ablations.launch.submit import plan_jobs, submitter_of
 
     layout, place = workspace.layout, workspace.place
+    require_scorable_tasks(rows, layout, workspace.source)
     jobs = ""
     if place.cluster == "slurm":
         jobs = submitter_of(workspace.selection, place, layout).preview(plan_jobs(layout, rows, place.profile))
@@ -176,7 +177,6 @@ def _show_plan(workspace: "Workspace", rows: "Sequence[VariantRow]", lines: Sequ
     print_plan(rows, PlanCosts(layout, rows, workspace.source, machine), as_json=workspace.as_json)
     _print_beside([*jobs.splitlines(), *lines], as_json=workspace.as_json)
     require_memory(rows, machine)
-    require_scorable_tasks(rows, layout, workspace.source)
     return EXIT_DONE
 
 

@@ -157,6 +157,7 @@ REFUSALS = (
     ("run.py", "--variant M7 --workers 0", 2, "--workers"),
     ("run.py", "--variant M7 --seed 1000000000000", 2, "4,294,967,295 at most"),
     ("run.py", "--variant M7 --gpus 100000000", 2, "less than or equal to 1000"),
+    ("run.py", "--variant M7 --dry-run --gpu H1000", 2, "gpu 'H1000' is not known: did you mean 'H100'"),
     ("run.py", "--variant M7 --hours 1e999", 2, "no number above 0"),
     ("run.py", "--variant M7 --pairs nli", 2, "--pairs goes with --stages"),
     ("run.py", "--variant M7 --runs file --dry-run", 2, "is a file; name a folder"),

@@ -158,14 +158,9 @@ def task_size(source: Source, task: Task) -> TaskSize:
 
 @lru_cache(maxsize=64)
 def _own_size(task: Task) -> TaskSize:
-    """Count the examples of a ladder's own task, whose words are joined by spaces. Raises as `own_files` and
-    `check_columns`."""
-    from neobert.glue.encoding import check_columns  # imports numpy
-
+    """Count the examples of a ladder's own task, whose words are joined by spaces. Raises as `own_files`."""
     needed = (task.label_column, *task.columns)
     splits = {split: own_files(task).read(split, needed) for split in task.splits}
-    for split, examples in splits.items():
-        check_columns(task, f"{task.title} {split}", examples)
     train, *others = splits.values()
     texts = [train[column] for column in task.columns]
     characters = sum(len(" ".join(text) if task.tags_words else str(text)) for column in texts for text in column)

@@ -1,4 +1,4 @@
-"""The Python interface: the same runs as those of the commands, bad input in one sentence, and the notebook."""
+"""The Python interface: the same runs as those of the commands, and bad input in one sentence."""
 
 import json
 from collections.abc import Iterator
@@ -15,8 +15,6 @@ from ablations.api import TrainedVariant
 from ablations.launch import execute
 from neobert.errors import MissingData, RunFailed
 from tests.ablations.toy_scale import toy
-
-NOTEBOOK = Path(__file__).resolve().parents[2] / "docs" / "quickstart.ipynb"
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -142,15 +140,3 @@ def test_a_run_that_fails_says_why(folder: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setitem(scales.RULES, "smoke", wild)  # type: ignore[arg-type]
     with pytest.raises(RunFailed, match=r"pretraining stage 1 .*: RunFailed: step 2: the loss is nan, first seen in "):
         ablations.train("M1@steps0.05", runs=folder)
-
-
-def test_the_notebook_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Cell by cell, as a kernel would, without one."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    cells = [cell for cell in json.loads(NOTEBOOK.read_text())["cells"] if cell["cell_type"] == "code"]
-    assert len(cells) > 5 and not any(cell["outputs"] for cell in cells)
-    names: dict[str, object] = {}
-    for cell in cells:
-        exec(compile("".join(cell["source"]), f"{NOTEBOOK.name} {cell['id']}", "exec"), names)
-    assert len(names["records"]) == 3  # type: ignore[arg-type]

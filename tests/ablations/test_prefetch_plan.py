@@ -252,13 +252,3 @@ def test_a_ladder_needs_no_tasks_but_its_own_ones_of_glue(tmp_path: Path) -> Non
     own = loading.load(str(path))
     assert shlex.split(own.flag) == ["--ladder", str(path)]
     assert requirements(own, [own.root], "smoke", ["glue"]).tasks == ("rte", "cola")
-
-
-def test_a_word_of_the_list_means_its_repository_unless_a_folder_has_that_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert folder_or_repository("BERT-base", "hub") == "google-bert/bert-base-uncased"
-    (tmp_path / "BERT-base").mkdir()
-    assert folder_or_repository("BERT-base", "hub") == "BERT-base"
-    assert folder_or_repository("my/own", "hub") == "my/own"

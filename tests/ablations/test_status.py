@@ -155,13 +155,6 @@ def test_a_study_counts_points_and_names_its_workers(layout: Layout, run: Pretra
     assert {worker.job for worker in row.workers} == {"12_1", "12_2"}
 
 
-def test_what_a_study_waits_for_is_said(layout: Layout, run: PretrainingRun) -> None:
-    study = study_of(run)
-    declare(layout, study)
-    row = row_of(layout, "glue")
-    assert (row.state, row.note, row.done) == ("waiting", f"after pretraining {run.id}", 0)
-
-
 RUN = tiny_run()
 WORLDS: dict[str, tuple[str, Callable[[Layout], object]]] = {
     "nothing": ("waiting", lambda layout: None),
