@@ -343,22 +343,6 @@ def test_watch_ends_when_all_is_done(
     assert shown(layout, capsys, "--watch")[0] == 0
 
 
-def test_a_terminal_gets_a_table_that_ends(layout: Layout) -> None:
-    """More rows than anybody reads are counted instead of drawn, the worst first."""
-    large_folder(layout.root, 30)
-    from rich.console import Console
-
-    from ablations.status import TABLE_ROWS, _drawn
-
-    console = Console(width=250, force_terminal=True, color_system=None)
-    with console.capture() as capture:
-        console.print(_drawn(read_index(layout).rows(), layout.root))
-    text = capture.get()
-    assert text.count("│ failed") == 7 and text.count("│ running") == 24
-    assert sum(line.startswith("│") for line in text.splitlines()) == TABLE_ROWS
-    assert "and 26 waiting, 24 done" in text
-
-
 def test_it_reads_little_and_imports_nothing_heavy(layout: Layout) -> None:
     """About one file a run and two at most, and one a job: this keeps thousands of runs under a second."""
     runs = large_folder(layout.root, 16)
