@@ -121,15 +121,14 @@ class RateCurve:
         found = self.losses.get(rate, {}).values()
         return bool(self.failures.get(rate)) or not all(map(math.isfinite, found))
 
-    def optimum(self, noise: float | None = None) -> Optimum | None:
+    def optimum(self) -> Optimum | None:
         """Return the vertex of the parabola through the best rate and its neighbours, in the logarithm of the rate.
 
         The vertex lies within half a step of the best rate. If the three best rates are all on one side of it, because
         the loss jumps at the next rate or the run failed there, the optimum is the best rate that was tried. Returns
         None if no rate has a loss, or if the best one is at the edge of the tried rates.
 
-        The error is that of the mean of the seeds' own vertices. With one seed it follows from the curvature and
-        `noise`, the standard deviation of a run's loss in nats; without `noise` there is no error.
+        The error is that of the mean of the seeds' own vertices; with one seed there is none.
         """
         if not self.means:
             return None
@@ -146,9 +145,9 @@ class RateCurve:
         if not min(nearest) < best < max(nearest):
             beyond = upper if max(nearest) == best else lower
             return Optimum(best, self.means[best], reason=f"the loss jumps at the next rate, {rate_text(beyond)}")
-        return self._vertex((lower, best, upper), noise)
+        return self._vertex((lower, best, upper))
 
-    def _vertex(self, fitted: tuple[float, float, float], noise: float | None) -> Optimum:
+    def _vertex(self, fitted: tuple[float, float, float]) -> Optimum:
         import numpy as np
 
         best = fitted[1]
@@ -165,8 +164,6 @@ class RateCurve:
             if (squares > 0).all():
                 own = -linears / (2 * squares)
                 error = float(own.std(ddof=1) / math.sqrt(len(own)))
-        elif noise is not None:
-            error = noise * float(np.linalg.norm(weights[1] + 2 * place * weights[0])) / (2 * square)
         return Optimum(best * 2**place, level - square * place**2, error, fitted, square)
 
 

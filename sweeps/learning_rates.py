@@ -49,8 +49,6 @@ def build_parser() -> Parser:
     add("--width", type=count, default=2, metavar="N", help="rates on each side of the scale's own (default: 2)")
     most = "largest number of rates on each side, if the best rate is at an edge (default: 5)"
     add("--most", type=count, default=5, metavar="N", help=most)
-    noise = "standard deviation of the loss over seeds, from which one pilot seed gives an error of the optimum"
-    add("--noise", type=number_above_0, metavar="NATS", help=noise)
     add_study_flags(parser, SAMPLERS, "the rule (default) that extends the grid, or a sampler of Optuna")
     ranges = "a number of the optimizer that a sampler chooses (default: the peak rate, between the ends of the grid)"
     add("--field", nargs=3, action="append", metavar=("NAME", "LOW", "HIGH"), help=ranges)
@@ -99,7 +97,7 @@ def request_from(flags: Flags) -> "RateRequest":
         raise ValueError(
             f"{flag} goes with a sampler of Optuna, as the rule tries rates alone: add one, or leave it out"
         )
-    return RateRequest(seeds, factor, width, most, flags["noise"], tuple(map(tuple, fields)), study)
+    return RateRequest(seeds, factor, width, most, tuple(map(tuple, fields)), study)
 
 
 if __name__ == "__main__":
