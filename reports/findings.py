@@ -5,7 +5,7 @@ page.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -93,16 +93,16 @@ class Findings:
         """The titles of the pictures of searches, by name."""
         return {name: searches.title_of(tried) for name, tried in self.study.searches.items()}
 
-    def files(self, formats: Collection[str]) -> dict[str, bytes]:
-        """Return every figure and table of the study in some formats, by file name."""
+    def files(self) -> dict[str, bytes]:
+        """Return every figure and table of the study in all formats, by file name."""
         contents: dict[str, bytes] = {}
         for output in OUTPUTS:
             if picture := output.draw(self.study):
-                contents |= picture.files(output.name, formats)
+                contents |= picture.files(output.name)
             if table := self.tables.get(output.name):
-                contents |= table.files(output.name, [suffix for suffix in output.formats if suffix in formats])
+                contents |= table.files(output.name, output.formats)
         for name, tried in self.study.searches.items():
-            contents |= searches.draw(tried, self.study).files(name, formats)
+            contents |= searches.draw(tried, self.study).files(name)
         return contents
 
 
@@ -145,18 +145,18 @@ def _section(findings: Findings, files: Sequence[str]) -> dict[str, Any]:
         "title": f"Scale {study.scale}, data {study.data}",
         "warning": " ".join(warnings(study)),
         "parts": [part for part in parts if part["tables"] or part["pictures"]],
-        "notes": remarks(study, short=True),
+        "notes": remarks(study),
         "files": _list_files(study.ladder, findings.folder, files, findings.titles_of_searches),
     }
 
 
 def _part(findings: Findings, part: str, written: set[str]) -> dict[str, Any]:
-    """Return the tables of a part, and its figures as SVG if they were written as such, else as PNG."""
+    """Return the tables of a part, and its figures as SVG."""
     own = {output.name: output.title for output in OUTPUTS if output.part == part}
     pictures = []
     for name, title in (findings.titles_of_searches if part == SEARCHES else own).items():
-        if found := [file for file in (f"{name}.svg", f"{name}.png") if file in written]:
-            pictures.append((title, f"{findings.folder}/{found[0]}"))
+        if f"{name}.svg" in written:
+            pictures.append((title, f"{findings.folder}/{name}.svg"))
     tables = [findings.tables[name] for name in own if name in findings.tables and findings.tables[name].header]
     return {"name": part, "pictures": pictures, "tables": tables}
 
@@ -166,8 +166,6 @@ def _list_files(ladder: Ladder, folder: str, paths: Sequence[str], of_searches: 
     titles = {output.name: output.title for output in OUTPUTS} | {
         "figure3": "Figure 3, throughput",
         "table9": "Table 9, throughput",
-        "comparison": f"Beside {ladder.published_as}",
-        "remarks": "Remarks",
         **of_searches,
     }
     by_stem: dict[str, list[tuple[str, str]]] = defaultdict(list)

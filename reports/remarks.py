@@ -12,7 +12,6 @@ from neobert.errors import name_first
 from neobert.glue.tasks import TASKS
 from reports.rows import Study
 from reports.scores import ScoreRow
-from reports.tables import escape_markdown
 
 _SMALL = "small models on little text: what differs here need not differ at the paper's scale, nor the other way round."
 WARNINGS: Mapping[Scale, str] = {
@@ -73,9 +72,8 @@ def describe_change(row: ScoreRow, study: Study) -> str:
     return change_label(row.variant, row.recipe, of_parent, next(origins, {}))
 
 
-def remarks(study: Study, short: bool) -> tuple[str, ...]:
-    """Return all remarks on a study. `short` cuts long lists of missing points; failed ones are always listed in
-    full."""
+def remarks(study: Study) -> tuple[str, ...]:
+    """Return all remarks on a study. Long lists of missing points are cut, failed ones are always listed in full."""
     lines: list[str] = [*warnings(study), *_spread(study), *searches_noted(study.all_rows)]
     without: dict[str, list[str]] = defaultdict(list)
     for row in study.all_rows:
@@ -86,17 +84,11 @@ def remarks(study: Study, short: bool) -> tuple[str, ...]:
             fields = unrepresented(study.ladder, row.variant, study.scale, study.vocabulary)
             said = f"{row.label}: not represented at scale {study.scale}, where its parent has the same value: "
             lines += [f"{said}{', '.join(fields)}."] if fields else []
-        lines += _grid_gaps(row, short)
+        lines += _grid_gaps(row)
         if row.untrained:
             lines.append(f"{row.untrained}. No difference to it is shown as an effect.")
         lines += [f"{row.label}: {note}." for note in row.notes]
     return (*lines, *_fallbacks(study))
-
-
-def remarks_page(study: Study) -> str:
-    """Return all remarks in full, as a Markdown page."""
-    title = f"# Remarks (scale {study.scale}, data {escape_markdown(study.data)})"
-    return "\n".join([title, "", *(f"- {escape_markdown(line)}" for line in remarks(study, short=False))]) + "\n"
 
 
 def _spread(study: Study) -> list[str]:
@@ -138,22 +130,18 @@ def why_no_average(row: ScoreRow, study: Study) -> str:
     return "" if row.average else "no average: no single seed has all tasks"
 
 
-def _grid_gaps(row: ScoreRow, short: bool) -> Iterator[str]:
+def _grid_gaps(row: ScoreRow) -> Iterator[str]:
     gaps: dict[str, list[str]] = defaultdict(list)
     for task, cell in row.glue.items():
         listed = {
-            state: _listed(points, short and state == "missing") for state, points in cell.absent.items() if points
+            state: name_first(points, SHORT_LIST if state == "missing" else len(points))
+            for state, points in cell.absent.items()
+            if points
         }
         if listed:
             gaps["; ".join(f"{state} {points}" for state, points in listed.items())].append(TASKS[task].title)
     for text, titles in gaps.items():
         yield f"{row.label} {', '.join(titles)}, points as batch/rate/decay: {text}."
-
-
-def _listed(points: Sequence[str], is_cut: bool) -> str:
-    if not is_cut or len(points) <= SHORT_LIST:
-        return ", ".join(points)
-    return f"{name_first(points, SHORT_LIST)} (all in remarks.md)"
 
 
 def _fallbacks(study: Study) -> Iterator[str]:

@@ -113,7 +113,7 @@ class Table:
         """The facts as CSV with Unix line ends."""
         return csv_text(self.facts.columns, self.facts.itertuples(index=False, name=None))
 
-    def files(self, name: str, formats: Collection[str]) -> dict[str, bytes]:
+    def files(self, name: str, formats: Collection[str] = ("md", "tex", "csv")) -> dict[str, bytes]:
         """Return the table in some formats, by file name."""
         texts = {"md": self.markdown, "tex": self.latex, "csv": self.csv}
         return {f"{name}.{suffix}": text.encode() for suffix, text in texts.items() if suffix in formats}

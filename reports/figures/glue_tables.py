@@ -126,7 +126,7 @@ def table3(study: Study) -> Table:
     paper = published.table3(study.ladder)
     rules = {len(paper), len(paper) + len(study.rows)} if study.external else {len(paper)}
     title = f"Table 3: GLUE development scores ({study.where})"
-    return _score_table(title, study, paper, study.all_rows, rules, remarks(study, short=True))
+    return _score_table(title, study, paper, study.all_rows, rules, remarks(study))
 
 
 def scores(study: Study) -> Table | None:

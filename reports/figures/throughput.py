@@ -1,6 +1,6 @@
 """Speed over sequence lengths: Figure 3 and Table 9, next to the paper's. It is measured per machine, not per study."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -72,12 +72,12 @@ def table9(ladder: Ladder, lines: Lines) -> Table:
     )
 
 
-def throughput_files(ladder: Ladder, lines: Lines, formats: Collection[str]) -> dict[str, bytes]:
-    """Return Figure 3 and Table 9 in some formats, by file name; nothing if there are no records."""
+def throughput_files(ladder: Ladder, lines: Lines) -> dict[str, bytes]:
+    """Return Figure 3 and Table 9 in all formats, by file name; nothing if there are no records."""
     if not lines:
         return {}
     picture = Picture(lambda: _draw(ladder, lines))
-    return picture.files("figure3", formats) | table9(ladder, lines).files("table9", formats)
+    return picture.files("figure3") | table9(ladder, lines).files("table9")
 
 
 def _lengths(ladder: Ladder, lines: Lines) -> list[int]:

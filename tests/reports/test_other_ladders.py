@@ -70,9 +70,8 @@ def test_reports_name_those_who_published_the_numbers(study: MadeUpStudy, tmp_pa
     )
     study.levels |= {"Y1": 59.0, "Y2": 60.0}
     study.on(loading.load(str(file))).write(["M0", "Y1", "Y2"], seeds=(0, 1))
-    assert figures(study.root, tmp_path / "out", "--ladder", str(file), "--compare") == 0
+    assert figures(study.root, tmp_path / "out", "--ladder", str(file)) == 0
     texts = {path.name: path.read_text() for path in (tmp_path / "out").rglob("*") if path.suffix in (".md", ".html")}
-    assert "Beside the literature" in texts["comparison.md"]
     assert "The literature’s numbers" in texts["index.html"]
     found = {name: re.findall(r".{30}(?:[Tt]he paper|(?<!-)discarded).{20}", text) for name, text in texts.items()}
     assert not any(found.values()), found
