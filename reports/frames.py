@@ -34,7 +34,7 @@ from reports.facts import BY_LABEL, READERS, Facts, Labels, share_weights, weigh
 
 HELDOUT = ("run", "seed", "corpus", "context", "loss", "bits_per_byte", "frequency_loss", "texts")
 READ_READOUTS = ("blimp", "perplexity")
-OF_READOUT = (*("id", "run", "seed", "scale", "data", "stage", "readout", "items", "code", "torch", "processor"),)
+OF_READOUT = ("id", "run", "seed", "scale", "data", "stage", "readout", "items")
 FAILED_PILOTS = ("id", "seed", "scale", "data", "weights", "recipe", "error")
 STUDIES = ("id", "task", "weights", "task_origin", "start", "protocol", "points", "grid", "seed", "nested")
 NUMBERS = ("score", "decisive", "loss", "bits_per_byte", "frequency_loss")

@@ -26,8 +26,7 @@ class PilotSweep:
     """The losses of a variant over peak rates on pilot seeds, at its last stage and on its own corpus.
 
     `shared_rate` is the rate of the ladder's comparisons, `best` the name of the variant at its best rate; empty if
-    there is no optimum. `ids` are the records by rate and seed, `codes` the commits that made them, `notes` name those
-    that are left out.
+    there is no optimum. `ids` are the records by rate and seed, `notes` name those that are left out.
     """
 
     variant: str
@@ -36,7 +35,6 @@ class PilotSweep:
     optimum: Optimum | None
     best: str
     ids: Mapping[float, Mapping[int, str]]
-    codes: tuple[str, ...]
     notes: tuple[str, ...]
 
 
@@ -62,7 +60,6 @@ def find_sweeps(frames: Frames, recipes: Mapping[str, Pretraining], scale: Scale
                 optimum=optimum,
                 best="" if optimum is None else best_variant(ladder, variant, optimum, scale).name,
                 ids=_by_rate_and_seed(own[own.loss.notna()], "id"),
-                codes=tuple(sorted(own.code.dropna().unique())),
                 notes=notes,
             )
     return sweeps

@@ -1,9 +1,7 @@
-"""Remarks on the numbers: what is missing, incomplete, or started from other weights, and which code made them."""
+"""Remarks on the numbers: what is missing, incomplete, or started from other weights."""
 
-import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
 
 from ablations.scales import Scale
 from ablations.scaling import scaled, unrepresented
@@ -22,45 +20,11 @@ WARNINGS: Mapping[Scale, str] = {
 """Warnings for the numbers of each scale; the paper's scale needs none."""
 INCOMPLETE = "† best of an incomplete grid: some points failed or are not recorded yet."
 SHORT_LIST = 12
-MOST_NAMED = 8
-FULL_COMMIT = re.compile(r"^(\S{7})\S{33}(?!\S)")
-SHORT_COMMIT = r"\1"
 
 
 def warnings(study: Study) -> list[str]:
-    """Return the warning of the study's scale, if any, and a sentence on each of these that its records do not share:
-    commit, version of torch, processor; and on uncommitted changes."""
-    lines = [WARNINGS[study.scale]] if study.scale in WARNINGS else []
-    several = (("code", "commits"), ("torch", "versions of torch"), ("processor", "processors"))
-    for column, what in several:
-        names = _rows_by(study, column)
-        if len(names) > 1:
-            lines.append(f"Records are of several {what}: {_listed_by(names)}.")
-        elif column == "code" and any(" " in code for code in names):
-            lines.append(f"All records are of commit {FULL_COMMIT.sub(SHORT_COMMIT, next(iter(names)))}.")
-    return lines
-
-
-def _rows_by(study: Study, column: str) -> dict[str, list[str]]:
-    """Return the names of rows by the values of a column of their records."""
-    names: dict[str, list[str]] = defaultdict(list)
-    for row in study.recorded_rows:
-        recorded = [row.runs, row.answers, *(cell.recorded for cell in row.cells.values())]
-        for value in set[Any]().union(*(frame[column].dropna() for frame in recorded if column in frame.columns)):
-            if row.name not in names[value]:
-                names[value].append(row.name)
-    pilots: dict[str, list[str]] = defaultdict(list)
-    for name, sweep in study.sweeps.items() if column == "code" else ():
-        for value in sweep.codes:
-            pilots[value].append(name)
-    for value, own in pilots.items():
-        names[value].append(f"pilots of {', '.join(own)}")
-    return dict(sorted(names.items()))
-
-
-def _listed_by(names: Mapping[str, Sequence[str]]) -> str:
-    listed = {FULL_COMMIT.sub(SHORT_COMMIT, value): name_first(rows, MOST_NAMED) for value, rows in names.items()}
-    return "; ".join(f"{value}: {rows}" for value, rows in listed.items())
+    """Return the warning of the study's scale, if any."""
+    return [WARNINGS[study.scale]] if study.scale in WARNINGS else []
 
 
 def describe_change(row: ScoreRow, study: Study) -> str:

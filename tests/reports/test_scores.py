@@ -2,17 +2,15 @@
 
 import json
 import math
-import re
 import statistics
 from pathlib import Path
 
 import pytest
 
 from ablations import loading
-from ablations.rates import PILOT_SEEDS
 from neobert.runs.layout import Layout
 from reports.frames import read_frames
-from reports.remarks import remarks, warnings
+from reports.remarks import remarks
 from reports.rows import read_study
 from reports.scores import Estimate, ScoreRow, Seeds, point_name
 from tests.reports.made_up_study import LEVELS, MadeUpStudy, change_record
@@ -277,29 +275,6 @@ def test_trials_on_other_bytes_of_a_task_are_left_out_and_named(study: MadeUpStu
     score = row.cells["cola"].score
     assert score is not None and len(score.by_seeds) == 1
     assert any("cola: 2 trial(s) on other data or numerics are left out (task " in note for note in row.notes)
-
-
-def test_records_of_several_commits_versions_of_torch_or_processors_say_so(study: MadeUpStudy) -> None:
-    """The same processor with another instruction set counts as another one; older records name none."""
-    first = {"commit": "a" * 40, "packages": {"torch": "2.12.0"}}
-    second = {"commit": "b" * 40, "dirty": True, "packages": {"torch": "2.13.0"}}
-    old = {"processor": "x86_64"}
-    new = old | {"cpu": "Some CPU", "cpu_capability": "AVX512"}
-    for name, machine in (("M0", old), ("M1", new), ("M2", new)):
-        study.pretrain(name, machine=machine, **first)
-    assert not [line for line in warnings(study.read()) if re.search("torch|commit|processor", line)]
-    study.pretrain("M4", machine=new | {"cpu_capability": "AVX2"}, **second)
-    said = warnings(study.read())
-    assert "Records are of several processors: Some CPU with AVX2: M4; Some CPU with AVX512: M1, M2." in said
-    assert "Records are of several versions of torch: 2.12.0: M0, M1, M2; 2.13.0: M4." in said
-    code = "aaaaaaa: M0, M1, M2; bbbbbbb with uncommitted changes: M4"
-    assert f"Records are of several commits: {code}." in said
-    study.pretrain("M0", PILOT_SEEDS[0], commit="c" * 40, dirty=True, packages={"torch": "2.12.0"})
-    (line,) = (line for line in warnings(study.read()) if "commit" in line)
-    assert line.endswith("ccccccc with uncommitted changes: pilots of M0.")
-    other = MadeUpStudy(study.root / "other")
-    other.pretrain("M0", **second)
-    assert "All records are of commit bbbbbbb with uncommitted changes." in warnings(other.read())
 
 
 def test_groups_of_scale_and_data_are_never_mixed_and_an_unknown_scale_is_left_out(study: MadeUpStudy) -> None:
