@@ -25,9 +25,9 @@ from reports.figures import (
     throughput,
 )
 from reports.figures.drawing import Picture
-from reports.remarks import remarks, warnings
+from reports.remarks import warnings
 from reports.rows import Study
-from reports.tables import Table, capitalized
+from reports.tables import Table
 
 TEMPLATES = Path(__file__).resolve().parent / "templates"
 PAGE = "index.html"
@@ -59,9 +59,7 @@ class Output:
 OUTPUTS = (
     Output("figure1", "Figure 1, the ladder", figure1.table, figure1.draw, CSV, "Scores"),
     Output("table2", "Table 2, modifications", glue_tables.table2),
-    Output("table3", "Table 3, GLUE", glue_tables.table3),
-    Output("scores", "GLUE and losses", glue_tables.scores, formats=(), part="Scores"),
-    Output("own-tasks", "Own tasks", glue_tables.own_tasks, part="Scores"),
+    Output("table3", "Table 3, GLUE", glue_tables.table3, part="Scores"),
     Output("table5", "Table 5, best points", glue_tables.table5),
     Output("differences", "Differences", differences.table, differences.draw, part="Differences"),
     Output("rates", "Peak learning rates", rates.table, rates.draw, part="Differences"),
@@ -124,14 +122,12 @@ def render_page(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["capitalized"] = capitalized
     return environment.get_template("page.html").render(
         title=ladder.title,
-        published_as=ladder.published_as,
         about=f"The ladder {ladder.name}" if ladder.name else "An ablation of arXiv 2502.19587",
         sections=[_section(each, files[each.folder]) for each in studies],
         throughput=throughput.table9(ladder, speeds) if speeds else None,
-        throughput_files=_list_files(ladder, throughput.FOLDER, files[throughput.FOLDER], {}),
+        throughput_files=_list_files(throughput.FOLDER, files[throughput.FOLDER], {}),
         problems=sorted(problems),
     )
 
@@ -145,8 +141,7 @@ def _section(findings: Findings, files: Sequence[str]) -> dict[str, Any]:
         "title": f"Scale {study.scale}, data {study.data}",
         "warning": " ".join(warnings(study)),
         "parts": [part for part in parts if part["tables"] or part["pictures"]],
-        "notes": remarks(study),
-        "files": _list_files(study.ladder, findings.folder, files, findings.titles_of_searches),
+        "files": _list_files(findings.folder, files, findings.titles_of_searches),
     }
 
 
@@ -161,7 +156,7 @@ def _part(findings: Findings, part: str, written: set[str]) -> dict[str, Any]:
     return {"name": part, "pictures": pictures, "tables": tables}
 
 
-def _list_files(ladder: Ladder, folder: str, paths: Sequence[str], of_searches: Mapping[str, str]) -> Links:
+def _list_files(folder: str, paths: Sequence[str], of_searches: Mapping[str, str]) -> Links:
     """Return links to the files, grouped by figure or table. `of_searches` are titles of pictures, by name."""
     titles = {output.name: output.title for output in OUTPUTS} | {
         "figure3": "Figure 3, throughput",

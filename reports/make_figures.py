@@ -105,7 +105,7 @@ def _lines(ladder: "Ladder", summary: dict[str, Any]) -> Iterator[str]:
         yield f"scale {summary['scale']}, data {summary['data']}"
     yield from (f"  {path}" for path in summary["files"])
     if printed := summary.get("published"):
-        yield f"  {ladder.published_as}: {'  '.join(f'{name} {average}' for name, average in printed.items())}"
+        yield f"  the paper: {'  '.join(f'{name} {average}' for name, average in printed.items())}"
 
 
 def _find_studies(arguments: argparse.Namespace, frames: "Frames") -> "list[Findings]":

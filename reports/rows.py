@@ -85,11 +85,9 @@ class Study:
         return (*self.rows, *self.external)
 
     @property
-    def recorded_rows(self) -> tuple[ScoreRow, ...]:
-        """Every row with records: the ladder's, those of designs outside the ladder, and external models."""
-        own = {row.name for row in self.rows}
-        designs = [row for name, row in self.design_rows.items() if name not in own]
-        return tuple(row for row in (*self.rows, *designs, *self.external) if row.has_records)
+    def table_rows(self) -> tuple[ScoreRow, ...]:
+        """The ladder's rows, those of designs and other rates with records, and external models."""
+        return (*self.rows, *self.design_rows.values(), *self.external)
 
     @property
     def shared_tasks(self) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 LineT = TypeVar("LineT")
 
-THIS_STUDY = "this study"
+THIS_STUDY, PAPER = "this study", "paper"
 DASH = "—"
 BINARY_ERROR = 1e-9
 """More than the binary rounding error of a mean of decimal numbers, less than any printed digit."""

@@ -13,7 +13,7 @@ from reports.figures.drawing import INK, KEPT, Picture, describe_data, format_ax
 from reports.remarks import warnings
 from reports.rows import Study
 from reports.scores import Estimate
-from reports.tables import DASH, THIS_STUDY, Table, capitalized, frame_of, number, print_estimate
+from reports.tables import DASH, PAPER, THIS_STUDY, Table, frame_of, number, print_estimate
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -90,7 +90,7 @@ def _table(study: Study, title: str, protocol: Protocol, *, are_v2: bool = False
 
 
 def _paper_cells(ladder: Ladder, row: published.PublishedScores, header: Sequence[str]) -> list[str]:
-    cells = [ladder.published_source, row.name, ENGLISH_SUITE, *(number(row.scores[name]) for name in TITLES)]
+    cells = [PAPER, row.name, ENGLISH_SUITE, *(number(row.scores[name]) for name in TITLES)]
     cells += [number(row.average), f"{ALL_TASKS} of {ALL_TASKS}"]
     return cells + [""] * (len(header) - len(cells))
 
@@ -125,19 +125,18 @@ def _notes(rows: Sequence[EmbeddingRow], shared: Sequence[str], study: Study) ->
     yield f"Main scores in points. {average}, {lacking}."
     if any(score.spread is not None for row in rows for score in row.scores.values()):
         yield "± is one standard deviation (sd) over seeds."
-    published_as = study.ladder.published_as
     if rows[0].is_v2:
-        yield f"A task that is in v1, too, is measured once. {capitalized(published_as)} has no scores of v2."
+        yield "A task that is in v1, too, is measured once. The paper has no scores of v2."
     elif any(row.suite != ENGLISH_SUITE for row in rows):
         others = f"Rows of a suite other than {ENGLISH_SUITE} are on other tasks"
-        yield f"{others}: nothing of them compares with {published_as}."
+        yield f"{others}: nothing of them compares with the paper."
     if shared:
         yield f"Mean of {len(shared)} shared: over the tasks that all rows of ours have ({', '.join(shared)})."
     yield from (f"{row.label}: {note}." for row in rows for note in row.notes)
 
 
 def _paper_facts(ladder: Ladder, row: published.PublishedScores) -> Iterator[list[Any]]:
-    names = [ladder.published_source, row.name, ENGLISH_SUITE, "contrastive"]
+    names = [PAPER, row.name, ENGLISH_SUITE, "contrastive"]
     for category, score in row.scores.items():
         tasks = TASKS_IN_SUITE[category]  # type: ignore[index]
         yield [*names, "category", category, tasks, tasks, f"{score:.1f}", "", "", row.source, ""]

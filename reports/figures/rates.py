@@ -1,4 +1,4 @@
-"""Held-out loss over peak learning rates on pilot seeds: a panel per variant, with the optimum and its error."""
+"""Held-out loss over peak learning rates on pilot seeds: a panel per variant, with the optimum."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -24,8 +24,8 @@ TALLEST = 3.0
 """Maximum height of the axis above the best mean, in ranges of the best three rates; higher losses are cut."""
 FOOT = (
     "Rings: pilot seeds; line: their mean; crosses: rates at which a run failed; curve: parabola through the best "
-    "three rates; vertical line and band: the optimum, and one standard error over pilot seeds; dotted: the shared "
-    "rate. Losses far above the best are cut at the upper edge. Pilot seeds are in no comparison of variants."
+    "three rates; vertical line: the optimum; dotted: the shared rate. Losses far above the best are cut at the upper "
+    "edge. Pilot seeds are in no comparison of variants."
 )
 
 
@@ -56,8 +56,6 @@ def _draw_panel(axes: "Axes", sweep: PilotSweep) -> None:
     axes.plot(failed, [high] * len(failed), ls="", marker="x", ms=4, color=COLOURS[1], clip_on=False, zorder=5)
     axes.axvline(sweep.shared_rate, color=INK, lw=0.6, ls=":", zorder=1)
     if optimum is not None:
-        if optimum.interval is not None:
-            axes.axvspan(*optimum.interval, color=COLOURS[6], alpha=0.5, lw=0, zorder=0)
         axes.axvline(optimum.exact, color=COLOURS[0], lw=0.8, zorder=2)
     if optimum is not None and optimum.fitted:
         rates = np.geomspace(optimum.fitted[0], optimum.fitted[-1], 60)
@@ -143,10 +141,6 @@ def _rate_fact(rate: float | None) -> str | None:
     return None if rate is None else f"{rate:.6g}"
 
 
-def _interval(optimum: Optimum | None) -> tuple[float, float] | None:
-    return None if optimum is None else optimum.interval
-
-
 COLUMNS: Sequence[Column[_SweepLine]] = (
     Column("Variant", "", lambda line: line.sweep.variant),
     Column("Shared rate", "", lambda line: line.sweep.shared_rate, _rate, "r"),
@@ -155,13 +149,6 @@ COLUMNS: Sequence[Column[_SweepLine]] = (
     Column("Pilot seeds", "", lambda line: ", ".join(map(str, line.sweep.curve.seeds)), side="r"),
     Column("Best tried", "", lambda line: line.best_tried, _rate, "r"),
     Column("Optimum", "", lambda line: line.optimum and line.optimum.rate, _rate, "r"),
-    Column(
-        "Within 1 s.e.",
-        "",
-        lambda line: _interval(line.optimum),
-        lambda ends, _: " to ".join(map(rate_text, ends)) if ends else DASH,
-        "r",
-    ),
     Column("Loss there", "", lambda line: line.optimum and line.optimum.loss, rounded(4), "r"),
     Column("At its best rate", "", lambda line: line.best or None),
     Column(
@@ -180,7 +167,6 @@ FACTS: Sequence[Column[_PilotRun]] = (
     Column("", "failure", lambda run: run.among(run.of.sweep.curve.failures)),
     Column("", "shared_rate", lambda run: _rate_fact(run.of.sweep.shared_rate)),
     Column("", "optimum", lambda run: _rate_fact(run.of.optimum.exact if run.of.optimum else None)),
-    Column("", "optimum_low optimum_high", lambda run: map(_rate_fact, _interval(run.of.optimum) or (None, None))),
     Column("", "optimum_loss", lambda run: run.of.optimum and run.of.optimum.loss),
     Column("", "at_best_rate", lambda run: run.of.best),
     Column("", "records", lambda run: run.among(run.of.sweep.ids)),
@@ -188,8 +174,7 @@ FACTS: Sequence[Column[_PilotRun]] = (
 NOTES = (
     "Held-out MLM loss in nats per token at the end of pre-training, on a variant's own corpus in its own context, by "
     "peak learning rate, on pilot seeds. Optimum: vertex of the parabola through the best three rates, in the "
-    "logarithm of the rate; within 1 s.e.: one standard error of the mean of the seeds' own vertices to each side "
-    "(none with one seed). Where the loss jumps or a run failed at the next rate, it is the best rate tried.",
+    "logarithm of the rate. Where the loss jumps or a run failed at the next rate, it is the best rate tried.",
     "At its best rate: the arm of differences at own rates; a rate within a tenth of the optimum counts as it. Pilot "
     "seeds are in no difference and no score.",
 )
