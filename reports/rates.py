@@ -10,12 +10,8 @@ from typing import Any
 
 import pandas as pd
 
-from ablations.ladders import Ladder
-from ablations.names import at_rate
 from ablations.rates import Optimum, RateCurve, best_variant, shared_rate
 from ablations.scales import Scale
-from ablations.variant import Variant
-from neobert.rates import rounded
 from neobert.recipe import Pretraining
 from reports.facts import weights_up_to
 from reports.frames import Frames, select_group, split_repeats
@@ -63,18 +59,6 @@ def find_sweeps(frames: Frames, recipes: Mapping[str, Pretraining], scale: Scale
                 notes=notes,
             )
     return sweeps
-
-
-def variants_at_rates(ladder: Ladder, runs: pd.DataFrame, recipes: Mapping[str, Pretraining]) -> dict[str, Variant]:
-    """Return the ladder's variants at other rates than their own, if any of the runs have them, by name."""
-    found, frame = {}, _by_rate(runs)
-    for name, recipe in recipes.items():
-        rates = set(frame.rate[frame.but_for_rate == _but_for_rate(recipe)])
-        for rate in sorted(rates - {recipe.optimization.peak_learning_rate}):
-            if rate == rounded(rate):
-                variant = at_rate(ladder.variants[name], rate)
-                found[variant.name] = variant
-    return found
 
 
 def _of_one_version(runs: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:

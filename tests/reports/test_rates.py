@@ -171,15 +171,6 @@ def test_a_run_that_repeats_a_rate_and_seed_is_named_with_the_one_that_counts(st
     assert study.read().sweeps["M2"].notes == (f"run {twin} repeats {first} and is left out",)
 
 
-def test_of_two_rates_that_count_as_the_optimum_the_nearer_one_is_taken(study: MadeUpStudy) -> None:
-    """The optimum 2e-3 · 2^0.6 is 3.03e-3: 3.9e-3 is too far from it."""
-    pilot(study, "M4", best=0.6)
-    for rate, best in (("3.9e-3", None), ("2.8e-3", "M4@rate2.8e-3"), ("3.1e-3", "M4@rate3.1e-3")):
-        train(study, f"M4@rate{rate}", 0, 3.0)
-        row = study.read().row_at_best_rate("M4")
-        assert (row.name if row else None) == best
-
-
 def test_a_sweep_goes_by_the_loss_on_the_variants_own_corpus(study: MadeUpStudy) -> None:
     """M4 reads the web. On wikibook its loss has another optimum, and M0's is that one."""
     for name, own in (("M4", "web"), ("M0", "wikibook")):

@@ -141,18 +141,6 @@ def test_a_search_under_another_protocol_is_of_no_variant(study: MadeUpStudy) ->
     assert any("match no variant's protocol, grid and study" in problem for problem in study.read().problems)
 
 
-def test_a_search_with_a_link_out_of_the_folder_is_named_and_left_out(study: MadeUpStudy, tmp_path: Path) -> None:
-    study.pretrain("M1")
-    search = study.sampled("M1", "cola", search_by("tpe"), SAMPLED)
-    asked = search.request_file(Layout(study.root), 0)
-    asked.rename(tmp_path / "private.json")
-    asked.symlink_to(tmp_path / "private.json")
-    evidence = read_frames(loading.papers(), study.root)
-    assert not evidence.searches
-    (problem,) = [each for each in evidence.problems if search.id in each]
-    assert "is a link out of the folder" in problem
-
-
 def test_the_size_of_a_search_costs_a_reader_nothing(study: MadeUpStudy) -> None:
     study.pretrain("M1")
     endless = search_by("tpe").model_copy(update={"trials": 10**15})
