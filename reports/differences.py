@@ -13,6 +13,7 @@ import pandas as pd
 
 from neobert.glue.tasks import task_title
 from neobert.identity import canonical
+from neobert.kinds import readouts
 from reports.frames import describe_difference
 from reports.remarks import why_no_average
 from reports.rows import Study
@@ -271,7 +272,7 @@ class _Pair:
             yield self._without_values(measure, reason="other items on each side")
             return
         asked = [row.answers[row.answers["items"] == common[0]] for row in self._rows]
-        points = [[POINTS_OF_SCORE * each.value for each in own.answer] for own in asked]
+        points = [[POINTS_OF_SCORE * each[readouts.BLIMP].value for each in own.answers] for own in asked]
         step = self._subtract(measure, "", [estimate_by_seed(asked[side].seed, points[side]) for side in (0, 1)])
         counted = pd.concat(asked)
         yield replace(step, ids=tuple(sorted(counted.id[counted.seed.isin(step.difference.ours)])))

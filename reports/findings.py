@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from ablations.ladders import Ladder
-from neobert.data.mteb_tasks import ENGLISH_SUITE_V2
 from reports.figures import (
     curves,
     differences,
@@ -65,9 +64,7 @@ OUTPUTS = (
     Output("rates", "Peak learning rates", rates.table, rates.draw, part="Differences"),
     Output("curves", "Curves of child over parent", _nothing, curves.draw, part="Curves"),
     Output("table4", "Table 4, embeddings", embeddings.table4, part="Embeddings"),
-    Output("table4-v2", f"Embeddings on {ENGLISH_SUITE_V2}", embeddings.table4_v2, part="Embeddings"),
     Output("figure4", "Figure 4, zero-shot embeddings", embeddings.table, embeddings.draw, CSV, "Embeddings"),
-    Output("zero-shot-v2", f"Zero-shot embeddings on {ENGLISH_SUITE_V2}", embeddings.zero_shot_v2, part="Embeddings"),
     Output("figure2", "Figure 2, pseudo-perplexity", perplexity.table, perplexity.draw, CSV, "Embeddings"),
 )
 """Outputs in the order of the page."""

@@ -17,7 +17,7 @@ from functools import lru_cache
 from pathlib import Path, PurePosixPath
 
 from neobert.errors import MissingData
-from neobert.files import inside, is_local, matching, reason_of, replace_file, stamp_of
+from neobert.files import is_local, matching, reason_of, replace_file, stamp_of
 from neobert.runs.kinds import RECORDS, RUN_FOLDERS
 
 ARCHIVE = "runs.tar.gz"
@@ -37,16 +37,13 @@ COLLECTED = (*RECORDS, *DOCUMENTS, CURVES, LADDERS)
 """Glob patterns of the files in an archive."""
 MOST_BYTES = 64 * 2**20
 """Larger files are not read. The largest record of a study has some kB."""
-MOST_UNPACKED_BYTES = 2**32
 
 
 class RunFiles:
     """The files of a folder of runs, collected or not, that may be read; they lie below `root`.
 
-    `problems` has a sentence for each file that is left out. The folder may be a link itself, and links in it may lead
-    to other places in it. What lies elsewhere is left out, and so is what is no regular file: a folder from somebody
-    else may hold links to private files of its reader. An archive is unpacked into a temporary folder, again only if it
-    changed.
+    `problems` has a sentence for each file that is left out: what is no regular file, or larger than any file of a
+    study. An archive is unpacked into a temporary folder, again only if it changed.
 
     Raises:
         MissingData: the archive is damaged.
@@ -68,8 +65,8 @@ class RunFiles:
             for path in matching(self.root, pattern, self._leave_out):
                 if not (reason := self.why_not(path)):
                     yield path
-                elif (problem := f"{reason}: left out") not in self.problems[-1:]:  # once for all of a linked folder
-                    self.problems.append(problem)
+                else:
+                    self.problems.append(f"{reason}: left out")
 
     def _leave_out(self, error: OSError) -> None:
         problem = f"{reason_of(error)}: what it holds is left out"
@@ -108,7 +105,6 @@ def read_archive(archive: Path, problems: list[str]) -> Iterator[tuple[str, byte
     Raises:
         MissingData: it is damaged.
     """
-    unpacked = 0
     try:
         with gzip.open(archive) as packed, tarfile.open(fileobj=packed, mode="r|") as files:
             for member in files:
@@ -117,9 +113,6 @@ def read_archive(archive: Path, problems: list[str]) -> Iterator[tuple[str, byte
                         f"{member.name!r} of {ARCHIVE} is too large, or none of the files that are collected: left out"
                     )
                     continue
-                unpacked += member.size
-                if unpacked > MOST_UNPACKED_BYTES:
-                    raise MissingData(f"{archive} unpacks to more than {MOST_UNPACKED_BYTES / 1e9:.0f} GB")
                 content = files.extractfile(member)
                 assert content is not None, member.name
                 yield member.name, content.read()
@@ -130,11 +123,7 @@ def read_archive(archive: Path, problems: list[str]) -> Iterator[tuple[str, byte
 
 
 def write_archive(folder: Path, files: Mapping[str, bytes]) -> int:
-    """Write the archive of a folder; equal files give equal bytes. Return its size.
-
-    Raises:
-        DamagedFile: a link leads out of the folder.
-    """
+    """Write the archive of a folder; equal files give equal bytes. Return its size."""
     buffer = io.BytesIO()
     with (
         gzip.GzipFile(fileobj=buffer, mode="wb", mtime=0, filename="") as packed,
@@ -144,7 +133,7 @@ def write_archive(folder: Path, files: Mapping[str, bytes]) -> int:
             member = tarfile.TarInfo(name)
             member.size = len(content)
             archive.addfile(member, io.BytesIO(content))
-    replace_file(inside(folder, ARCHIVE), buffer.getvalue())
+    replace_file(folder / ARCHIVE, buffer.getvalue())
     return buffer.tell()
 
 
@@ -155,12 +144,8 @@ def _is_collected(name: str) -> bool:
 
 
 def _why_no_file(root: Path, path: Path) -> str:
-    """Return the reason why a path below a folder is no regular file inside it; empty if it is one."""
+    """Return the reason why a path below a folder is no regular file; empty if it is one."""
     name = path.relative_to(root)
-    real = os.path.realpath(root)
-    if not _is_below(real, path):
-        outside = next(part for part in (*reversed(name.parents), name) if not _is_below(real, root / part))
-        return f"{outside.as_posix()} is a link out of the folder"
     try:
         status = path.stat()
     except OSError as error:
@@ -170,7 +155,3 @@ def _why_no_file(root: Path, path: Path) -> str:
     if status.st_size > MOST_BYTES:
         return f"{name.as_posix()} has {status.st_size / 1e6:,.0f} MB, more than any file of a study"
     return ""
-
-
-def _is_below(real: str, path: Path) -> bool:
-    return Path(os.path.realpath(path)).is_relative_to(real)

@@ -60,7 +60,9 @@ def find_lines(study: Study) -> tuple[PerplexityLine, ...]:
     seeds, labels, lines = study.seeds, study.run_labels, []
     for result in select_group(study.frames.readouts_of("perplexity"), study.scale, study.data).itertuples():
         label = f"{labels[result.run]}, seed {seeds[result.run]}" if result.run in seeds else f"run {result.run}"
-        lines.append(PerplexityLine(label, result.corpus, points_of(result.answer), result.id))
+        lines += [
+            PerplexityLine(label, corpus, points_of(answer), result.id) for corpus, answer in result.answers.items()
+        ]
     return tuple(sorted(lines, key=lambda line: (line.label, line.corpus, line.id)))
 
 

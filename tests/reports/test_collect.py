@@ -249,20 +249,6 @@ def test_a_member_larger_than_any_file_of_a_study_is_not_read(copied: Path, monk
     kept = dict(read_archive(copied / ARCHIVE, problems))
     assert largest not in kept and 0 < len(kept) < len(whole)
     assert f"{largest!r} of {ARCHIVE} is too large, or none of the files that are collected: left out" in problems
-    monkeypatch.setattr(collected, "MOST_UNPACKED_BYTES", 9000)
-    with pytest.raises(collected.MissingData, match="unpacks to more than"):
-        list(read_archive(copied / ARCHIVE, []))
-
-
-def test_an_archive_that_is_a_link_out_of_the_folder_is_neither_read_nor_written_through(
-    study: MadeUpStudy, copied: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / ARCHIVE).symlink_to(copied / ARCHIVE)
-    before = contents(copied)
-    folder = RunFiles(tmp_path)
-    assert folder.problems == [f"{ARCHIVE} is a link out of the folder: left out"] and folder.root == tmp_path
-    assert copy(study.root, tmp_path) == 1
-    assert "leads out of" in capsys.readouterr().err and contents(copied) == before
 
 
 def test_a_kill_while_an_archive_is_written_leaves_the_one_before(
