@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from neobert.errors import DamagedFile, RunFailed
+from neobert.errors import RunFailed
 from neobert.files import matching
 from neobert.kinds.contrastive import ContrastiveRun
 from neobert.kinds.corpus import Corpus
