@@ -22,7 +22,7 @@ from neobert.data.streams import shuffle
 from neobert.model.build import build_masked_language_model, initialize
 from neobert.model.heads import IGNORED_TARGET
 from neobert.recipe import Model, Precision, Pretraining, PretrainingPrecision, gated_width
-from neobert.training.compiling import compile_parts, configure_inductor, parts_of
+from neobert.training.compiling import compile_model, parts_of
 from neobert.training.engine import Engine, autocast
 from neobert.training.pretraining import summed_loss
 
@@ -210,8 +210,7 @@ class Setting:
         initialize(model, recipe.model.initialization, recipe.seed)
         model.train()
         if mode == "compiled":
-            configure_inductor(self.device)
-            compile_parts(parts_of(model, self.device), backend=self.backend)
+            compile_model(parts_of(model, self.device), self.device, backend=self.backend)
         return pretraining_engine(model, recipe, self.device)
 
     def contenders(

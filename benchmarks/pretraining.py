@@ -84,7 +84,7 @@ def measure_runs() -> Iterator[Result]:
             yield result_of_run(context, steps, {key: record[key] for key in RECORDED})
 
 
-RECORDED = ("tokens_per_second", "model_flops_utilization", "phase_seconds", "compile_seconds", "peak_memory_bytes")
+RECORDED = ("tokens_per_second", "model_flops_utilization", "compile_seconds", "peak_memory_bytes")
 
 
 def result_of_run(context: int, steps: Sequence[Mapping[str, Any]], recorded: dict[str, Any]) -> Result:

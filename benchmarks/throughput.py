@@ -25,6 +25,7 @@ from benchmarks.measuring import (
     paired_ratio,
     race,
 )
+from neobert.embeddings.encoders import DTYPES
 from neobert.execution import utc_now
 from neobert.files import replace_file
 from neobert.identity import identity, plain
@@ -33,7 +34,6 @@ from neobert.model.build import build_encoder, initialize
 from neobert.recipe import Precision
 from neobert.runs.layout import Layout
 from neobert.runs.records import ThroughputConfig, ThroughputScores, sealed, timed_provenance
-from neobert.training.accounting import DTYPES
 from neobert.training.distributed import set_up_device
 
 ROUNDS = 4

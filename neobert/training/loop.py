@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import torch
-from torch.profiler import record_function
 
 from neobert.errors import RunFailed
 from neobert.processes import StopRequest
@@ -32,8 +31,7 @@ class StepBatches(Generic[MicroBatch]):
 
 @dataclass(frozen=True)
 class Step:
-    """One update. `number` counts from 1; `seconds` is the time of its loop iteration, `data_seconds` of which were
-    spent waiting for its batches.
+    """One update. `number` counts from 1; `seconds` is the time of its loop iteration.
 
     `stop` is whether all processes have agreed to end after this step.
     """
@@ -45,7 +43,6 @@ class Step:
     attended_tokens: int
     data: Mapping[str, Any]
     seconds: float
-    data_seconds: float
     stop: bool
     update: Update
 
@@ -59,9 +56,6 @@ class Step:
             return self.update.measured()
         except RunFailed as error:
             raise RunFailed(f"step {self.number}: {error}") from error
-
-    def phase_seconds(self) -> dict[str, float]:
-        return {"data": self.data_seconds, **self.update.phases.seconds()}
 
 
 def seed_step(seed: int, step: int, process: int) -> None:
@@ -93,9 +87,7 @@ def training_steps(
     previous: Step | None = None
     for number in range(first, last + 1):
         started = time.perf_counter()
-        with record_function("data"):
-            batches = next(data)
-        waited = time.perf_counter() - started
+        batches = next(data)
         seed_step(seed, number, process)
         rate = learning_rate(number)
         update = engine.step(batches.micro_batches, rate, stop=stop is not None and stop.requested)
@@ -109,7 +101,6 @@ def training_steps(
             attended_tokens=batches.attended_tokens,
             data=batches.state,
             seconds=time.perf_counter() - started,
-            data_seconds=waited,
             stop=agreed,
             update=update,
         )

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Iterator, Mapping
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +19,13 @@ from neobert.model.heads import MaskedLanguageModel
 from neobert.recipe import Pretraining, Stage
 from neobert.starts import start_files
 from neobert.tensors import load_tensors
-from neobert.training.compiling import TrialStep, compile_model, make_eager, parts_of, wants_compiling
-from neobert.training.distributed import ALONE, Process, sum_over_ranks
+from neobert.training.compiling import compile_model, parts_of, wants_compiling
+from neobert.training.distributed import ALONE, Process
 from neobert.training.loop import StepBatches
 from neobert.training.stage_batches import StageBatches
 from neobert.training.trainer import Trainer, engine_class
 
 logger = logging.getLogger(__name__)
-
-SIZED_STEPS = 16
-"""First steps of a stage, whose batch sizes are compiled before training; later steps rarely have others."""
 
 
 def summed_loss(network: torch.nn.Module, batch: Batch) -> torch.Tensor:
@@ -124,24 +121,7 @@ class PretrainingTrainer(Trainer[Batch]):
                 form = "compiled" if began_compiled else "without compiling"
                 logger.info(f"training continues {form}, as it began: --compile {word} applies to new runs only")
         if self.compiled:
-            first, *others = self._trials()
-            compiled = compile_model(first, word, parts=parts_of(self.model, self.device))
-            # All or none: the others would wait for an eager rank, and its padding differs.
-            self.compiled = sum_over_ranks(int(compiled), self.process, self.device) == self.process.count
-            if not self.compiled:
-                make_eager(self.model)
-            for trial in others if self.compiled else ():
-                trial.run()
-            self.count_compile_seconds()
-
-    def _trials(self) -> Iterator[TrialStep]:
-        """Yield a micro-batch of each size in the first steps of the stage, in the same order in all ranks.
-
-        Otherwise ranks would meet new sizes at different steps, and all would wait for each compilation.
-        """
-        for batch in self.batches.of_each_size(SIZED_STEPS, few_sizes=self.compiled):
-            loss = partial(summed_loss, self.model, batch)
-            yield TrialStep(self.model, loss, self.recipe.precision, self.device)
+            compile_model(parts_of(self.model, self.device), self.device)
 
     def heldout_scores(self) -> dict[str, Any]:
         """Return the loss in nats on the held-out documents of the run's own corpus and of each measured corpus, at the

@@ -80,18 +80,6 @@ class StageBatches:
             slots = self.stage.context * sum(sizes.rows(share.count) for of_rank in shares for share in of_rank)
             yield StepBatches(batches, step.real_tokens, slots, step.attended_tokens, rows.state())
 
-    def of_each_size(self, steps: int, *, few_sizes: bool) -> Iterator[Batch]:
-        """Yield a micro-batch of each size in the first `steps`, of all ranks, in the same order in each of them."""
-        seen: set[tuple[int, ...]] = set()
-        sizes, rows = self._sizes(few_sizes), self.rows()
-        for number, step in zip(range(1, steps + 1), rows, strict=False):
-            for of_rank in self._shares(step):
-                for share in of_rank:
-                    batch = self._collate(share, sizes, self._masking(number))
-                    if batch.sizes not in seen:
-                        seen.add(batch.sizes)
-                        yield batch.to(self.device)
-
     def rows_of(self, context: int) -> int:
         """Return the number of rows of `context` tokens that fit a micro-batch, at least 1."""
         return max(1, self.most_tokens // context)

@@ -23,7 +23,7 @@ from neobert.files import append_line
 from neobert.processes import StopRequest, available_cores
 from neobert.recipe import Contrastive, EngineWord, Optimization, Stage
 from neobert.training import checkpoints
-from neobert.training.accounting import Totals, TrainResult, forget_peak_memory, traced
+from neobert.training.accounting import Totals, TrainResult, forget_peak_memory
 from neobert.training.checkpoints import Checkpoint
 from neobert.training.compiling import compile_seconds
 from neobert.training.distributed import (
@@ -130,7 +130,7 @@ class Trainer(ABC, Generic[MicroBatch]):
         """Return the scores on held-out data, `heldout_loss` in nats among them, for the metrics and the record."""
 
     def compile(self, began_compiled: bool | None) -> None:
-        """Compile the model if requested. `began_compiled`: whether earlier attempts did; None in the first."""
+        """Let the model be compiled if requested. `began_compiled`: whether earlier attempts did; None in the first."""
 
     def fit(
         self,
@@ -143,7 +143,7 @@ class Trainer(ABC, Generic[MicroBatch]):
         """Train to the end of the stage, or until any rank is asked to stop; all ranks save after the same steps.
 
         Args:
-            metrics: folder in which rank 0 writes metrics.jsonl and, if requested, a trace.
+            metrics: folder in which rank 0 writes metrics.jsonl.
             check: called by rank 0 before each checkpoint is published; what it raises ends the training.
             tracker: gets the same metrics.
 
@@ -159,8 +159,6 @@ class Trainer(ABC, Generic[MicroBatch]):
             if begun == 0:
                 self._save_together(0, check)
             steps = self.steps(begun, stop)
-            if writes and execution.trace_steps:
-                steps = traced(steps, execution.trace_steps, metrics / "trace.json", self.device)
             stopping = sum_over_ranks(int(stop.requested), self.process, self.device) > 0
             while not stopping and (taken := next(steps, None)) is not None:
                 step = taken.number
@@ -230,15 +228,10 @@ class Trainer(ABC, Generic[MicroBatch]):
             process=self.process.rank,
             stop=stop,
         ):
-            self.totals.add(step)
-            self.count_compile_seconds()
+            compiling, self._compile_seconds = compile_seconds() - self._compile_seconds, compile_seconds()
+            self.totals.add(step, compiling)
             self.data_state = step.data
             yield step
-
-    def count_compile_seconds(self) -> None:
-        """Add the time spent compiling since the last call, as new shapes are compiled within a step."""
-        before, self._compile_seconds = self._compile_seconds, compile_seconds()
-        self.totals.compile_seconds += self._compile_seconds - before
 
     def _save_is_due(self, step: int) -> bool:
         """Whether a checkpoint follows the step, by the clock of rank 0; the same in all ranks."""
@@ -334,7 +327,6 @@ class _MetricsLog:
             "slots": step.slots,
             "tokens_per_second": round(step.real_tokens / step.seconds, 3),
             "seconds": round(step.seconds, 6),
-            "phase_seconds": {phase: round(seconds, 6) for phase, seconds in step.phase_seconds().items()},
         }
         self._append(self.path, step.number, "step", values)
 

@@ -124,19 +124,6 @@ def peak_of_full_rows(recipe: Pretraining, position_table: int, rows: int) -> in
     return counts.peak_bytes
 
 
-def explain_a_loss(micro_batches: int = 3, **changes: Any) -> tuple[int, int]:
-    """(peak bytes of a step of so many micro-batches, those of finding out where its loss is not finite)."""
-    with pretended_cuda() as gpu:
-        engine = fresh_engine(neobert_recipe("bf16", **changes))
-        batches = [batch.to(GPU) for batch in pretraining_batches()[:1]] * micro_batches
-        engine.step(batches, 1e-4)
-        with gpu.counted() as step:
-            engine.step(batches, 1e-4)
-        with gpu.counted() as explanation:
-            assert engine._first_non_finite(batches) == "the sum of squares"
-    return step.peak_bytes, explanation.peak_bytes
-
-
 def _random_texts(lengths: Any) -> list[tuple[Any, Any]]:
     drawn = np.random.default_rng(0)
     return [(drawn.integers(IDS.first_text_id, 30_000, n).astype(np.int32), np.zeros(n, np.int8)) for n in lengths]

@@ -56,11 +56,6 @@ def test_the_model_of_memory_is_right(steps: dict[str, Pass], form: str) -> None
     assert steps[form].reckoned_bytes == pytest.approx(steps[form].work.peak_bytes, rel=MEMORY_SHARE)
 
 
-def test_finding_out_where_a_loss_is_not_finite_takes_the_memory_of_the_step(pretend: Pretend) -> None:
-    step, explanation = pretend(passes.explain_a_loss, layers=2)
-    assert explanation <= step
-
-
 @pytest.mark.parametrize(
     ("fault", "seen"),
     [

@@ -56,7 +56,7 @@ OF_TIME = ("seconds", "per_second")
 """How the keys of a line end that differ from attempt to attempt."""
 
 WITHOUT_TIME = (
-    *("seconds", "tokens_per_second", "phase_seconds", "compile_seconds", "checkpoint_seconds", "gpu_hours"),
+    *("seconds", "tokens_per_second", "compile_seconds", "checkpoint_seconds", "gpu_hours"),
     *("model_flops_utilization", "peak_memory_bytes", "commit", "dirty", "checksum", "sha256"),
     *("started_at", "finished_at"),
 )
@@ -365,7 +365,7 @@ def test_a_stage_waits_for_the_one_before_it(prepared: Trainable) -> None:
     assert record(root, second)["inputs"]["previous"] == first.id
 
 
-def test_a_loss_that_is_not_finite_stops_before_the_update_and_names_step_and_module(prepared: Trainable) -> None:
+def test_a_loss_that_is_not_finite_stops_before_the_update_and_names_the_step(prepared: Trainable) -> None:
     root, run = prepared
     trainer = trainer_of(root, run)
     trainer.restore()
@@ -374,9 +374,7 @@ def test_a_loss_that_is_not_finite_stops_before_the_update_and_names_step_and_mo
     with torch.no_grad():
         trainer.model.model.transformer_encoder[1].ffn.w3.weight[0, 0] = float("inf")
     before = {name: value.clone() for name, value in trainer.model.state_dict().items()}
-    with pytest.raises(
-        RunFailed, match=r"step 2: the loss is (nan|inf), first seen in module model\.transformer_encoder\.1\.ffn\.w3"
-    ):
+    with pytest.raises(RunFailed, match=r"step 2: the loss is (nan|inf)"):
         list(steps)
     assert all(torch.equal(value, before[name]) for name, value in trainer.model.state_dict().items())
 
