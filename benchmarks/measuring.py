@@ -94,24 +94,17 @@ def race(contenders: Mapping[str, Callable[[], Step]], *, rounds: int, steps: in
     on_gpu = torch.cuda.is_available()
     timings: dict[str, list[Timing[int]]] = {}
     for group in [{name: make} for name, make in contenders.items()] if on_gpu else [contenders]:
-        timings |= _race_together(group, rounds, steps)
+        with torch._dynamo.config.patch(recompile_limit=64):  # beyond 8 forms of a class, it would fall back to eager
+            bursts = {name: partial(burst, make()) for name, make in group.items()}
+            for run in bursts.values():
+                run(2)  # warms up
+            timings |= time_in_turns({name: partial(run, steps) for name, run in bursts.items()}, rounds)
         if on_gpu:
+            del bursts, run
             torch.compiler.reset()
             gc.collect()
             torch.cuda.empty_cache()
     return {name: [timing.per(timing.returned) for timing in own] for name, own in timings.items()}
-
-
-def _race_together(
-    contenders: Mapping[str, Callable[[], Step]], rounds: int, steps: int
-) -> dict[str, list[Timing[int]]]:
-    bursts = {}
-    with torch._dynamo.config.patch(recompile_limit=64):  # beyond 8 forms of a class, it would fall back to eager
-        for name, make in contenders.items():
-            step = make()
-            burst(step, 2)  # warms up
-            bursts[name] = partial(burst, step, steps)
-        return time_in_turns(bursts, rounds)
 
 
 def tokens_per_second(found: Race) -> dict[str, int]:

@@ -121,14 +121,6 @@ def test_peers_have_our_size(make: Callable[[], Setting]) -> None:
     assert max(counts) / min(counts) < 1.02
 
 
-def test_packed_rows_hold_half_as_much_again_as_padded_ones() -> None:
-    """Long documents alone in a row bound the fill; packing the window of 4,096 that training packs gives no more."""
-    documents = small_setting(480).documents
-    slots = sum(batch.token_ids.numel() for batch in own_batches(documents, 32, CPU))
-    assert documents.padded_fill == pytest.approx(0.59, abs=0.02)
-    assert documents.real_tokens / slots > 1.5 * documents.padded_fill
-
-
 def test_every_contender_makes_updates_and_counts_its_real_tokens(setting: Setting) -> None:
     """One pass over the documents in one burst: 75 documents in steps of 8, so no form counts its filler."""
     eager = setting.contenders(("fp32", "bf16"), (PADDED, CONCATENATED, BUCKETED), ("eager",))
