@@ -10,10 +10,9 @@ from collections.abc import Mapping
 from operator import itemgetter
 from typing import Any, Literal, Self
 
-from pydantic import Field, PositiveInt, field_validator, model_validator
+from pydantic import Field, PositiveInt, model_validator
 
 from neobert.errors import did_you_mean, name_first
-from neobert.own_code import own_name
 from neobert.recipe import FineTuning, Value
 
 TaskKind = Literal["classification", "regression", "token_classification"]
@@ -48,8 +47,7 @@ class Task(Value):
 
     `columns` are the texts of an example: one or, for pairs, two. An example of token classification is a sentence: its
     column has a list of words, and `label_column` a label for each. `classes` are the names of the classes, or their
-    number if the labels are 0, 1, …; None for regression. `metrics` are names of `neobert.glue.metrics`, or functions
-    of a ladder file, which are named by their source (`neobert.own_code`).
+    number if the labels are 0, 1, …; None for regression. `metrics` are names of `neobert.glue.metrics`.
 
     `folder` has a file for each split, and `starts_from` is the task whose best weights fine-tuning starts from. They
     are no part of ids, which have a hash of the files, and the study that a study starts from.
@@ -113,12 +111,6 @@ class Task(Value):
         metric = self.decisive_metric(protocol)
         value: float | None = scores["score"] if metric is None else scores["metrics"][metric]
         return value
-
-    @field_validator("metrics", mode="before")
-    @classmethod
-    def _name_functions(cls, metrics: Any) -> Any:
-        is_listed = isinstance(metrics, list | tuple)
-        return [own_name(each) if callable(each) else each for each in metrics] if is_listed else metrics
 
     @model_validator(mode="after")
     def _columns_and_splits_are_possible(self) -> Self:
