@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from multiprocessing import get_context
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 from unittest import mock
 
@@ -354,6 +355,7 @@ def _cuda_stubs(gpu: PretendedGPU) -> dict[str, Any]:
         "_lazy_init": lambda: None,
         "current_device": lambda: 0,
         "get_device_capability": lambda *device: (9, 0),
+        "get_device_properties": lambda *device: SimpleNamespace(major=9, minor=0),
         "is_available": lambda: True,
         "is_initialized": lambda: True,
         "synchronize": lambda *device: gpu.wait("torch.cuda.synchronize"),
