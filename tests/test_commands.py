@@ -85,7 +85,7 @@ def test_commands_work_without_docstrings_and_asserts() -> None:
 
 
 def test_the_title_of_a_ladder_is_its_files_first_line_without_docstrings_too() -> None:
-    path = ROOT / "examples" / "cramming.py"
+    path = ROOT / "examples" / "parts.py"
     code = f"from ablations import loading; print(loading.load({str(path)!r}).title)"
     said = subprocess.check_output([sys.executable, "-OO", "-c", code], cwd=ROOT, text=True)
     assert said.strip() == loading.load(str(path)).title

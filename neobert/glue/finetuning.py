@@ -24,8 +24,7 @@ from neobert.processes import Stopped, StopRequest
 from neobert.recipe import FineTuning, Point
 from neobert.training import checkpoints
 from neobert.training.compiling import compile_model, wants_compiling
-from neobert.training.engine import autocast
-from neobert.training.loop import seed_step
+from neobert.training.engine import autocast, seed_step
 from neobert.training.optimization import numbers_beside_state, optimizer_tensors, restore_optimizer, set_learning_rate
 from neobert.training.schedule import FineTuningSchedule
 

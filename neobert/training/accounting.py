@@ -11,7 +11,7 @@ from neobert.execution import Execution
 from neobert.model.attention import has_variable_length_kernels, variable_length_kernels
 from neobert.model.size import datasheet_peak, stage_flops_per_token
 from neobert.recipe import Pretraining, PretrainingPrecision
-from neobert.training.loop import Step
+from neobert.training.engine import Step
 
 
 @dataclass

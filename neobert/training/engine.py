@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -69,6 +69,54 @@ class Update:
         if math.isfinite(loss) and math.isfinite(norm):
             return StepMetrics(loss, norm, stop > 0)
         raise RunFailed(f"the gradient's norm is {norm}" if math.isfinite(loss) else f"the loss is {loss}")
+
+
+@dataclass(frozen=True)
+class StepBatches(Generic[MicroBatch]):
+    """A process's share of one optimizer step.
+
+    `real_tokens`, `slots` (including those without a token) and `attended_tokens` (tokens that the real ones attend
+    to, summed) count the step over all processes; `state` is the data's state after it.
+    """
+
+    micro_batches: Sequence[MicroBatch]
+    real_tokens: int
+    slots: int
+    attended_tokens: int
+    state: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One update. `number` counts from 1; `seconds` is the time of its loop iteration.
+
+    `stop` is whether all processes have agreed to end after this step.
+    """
+
+    number: int
+    learning_rate: float
+    real_tokens: int
+    slots: int
+    attended_tokens: int
+    seconds: float
+    stop: bool
+    update: Update
+
+    def measured(self) -> StepMetrics:
+        """Return loss and gradient norm; waits for the device to compute them.
+
+        Raises:
+            RunFailed: one of them is not finite; the weights are those of the step before.
+        """
+        try:
+            return self.update.measured()
+        except RunFailed as error:
+            raise RunFailed(f"step {self.number}: {error}") from error
+
+
+def seed_step(seed: int, step: int, process: int) -> None:
+    """Seed dropout as a pure function of seed, step and process, so that no generator state needs saving."""
+    torch.manual_seed(((seed * 1_000_003 + step) * 1_009 + process) % 2**64)
 
 
 def autocast(device: torch.device, precision: PretrainingPrecision) -> torch.autocast:

@@ -8,21 +8,28 @@ from typing import Any
 
 import torch
 
-from neobert.data.batches import Batch
-from neobert.data.shards import TokenizedCorpus
+from neobert.data.batches import Batch, ExactSizes, PaddingBuckets, collate, micro_batches
+from neobert.data.shards import TokenizedCorpus, split_corpus
+from neobert.data.streams import StepIterator
 from neobert.errors import MissingData
-from neobert.evaluation.heldout import BATCH_TOKENS, HeldoutText, choose_heldout_texts, measure_heldout
+from neobert.evaluation.heldout import (
+    BATCH_TOKENS,
+    HeldoutText,
+    choose_heldout_texts,
+    measure_heldout,
+    token_frequencies,
+)
 from neobert.execution import Execution
 from neobert.identity import plain
+from neobert.model.attention import has_variable_length_kernels
 from neobert.model.build import build_masked_language_model, initialize
 from neobert.model.heads import MaskedLanguageModel
-from neobert.recipe import Pretraining, Stage
+from neobert.recipe import Masking, Pretraining, Stage
 from neobert.starts import start_files
 from neobert.tensors import load_tensors
 from neobert.training.compiling import compile_model, parts_of, wants_compiling
 from neobert.training.distributed import ALONE, Process
-from neobert.training.loop import StepBatches
-from neobert.training.stage_batches import StageBatches
+from neobert.training.engine import StepBatches
 from neobert.training.trainer import Trainer, engine_class
 
 logger = logging.getLogger(__name__)
@@ -65,7 +72,9 @@ class PretrainingTrainer(Trainer[Batch]):
         self.corpora = corpora
         self.previous = previous
         corpus = corpora[recipe.data.corpus]
-        self.batches = StageBatches(recipe, corpus, self.device, execution.micro_batch_tokens, process)
+        self.number = len(recipe.stages) - 1
+        self.documents = split_corpus(corpus)[0]
+        self.varlen = has_variable_length_kernels(self.device) and recipe.precision != "fp32"
         self.model = build_masked_language_model(recipe.model, context or recipe.longest_context, recipe.precision)
         self.engine = engine_class(execution.engine, process.count)(
             self.model,
@@ -75,7 +84,14 @@ class PretrainingTrainer(Trainer[Batch]):
             recipe.precision,
             self.device,
         )
-        self.rows = self.batches.rows()
+        self.rows = StepIterator(
+            self.documents,
+            self.stage,
+            recipe.packing,
+            seed=recipe.seed,
+            stage_number=self.number,
+            long_documents=recipe.data.long_documents,
+        )
         self.data_state = self.rows.state()
 
     @cached_property
@@ -84,9 +100,9 @@ class PretrainingTrainer(Trainer[Batch]):
         common = self.execution.heldout_context or self.stage.context
         contexts = sorted({self.stage.context, common})
         most = BATCH_TOKENS[self.device.type]
-        rows = {context: min(self.batches.rows_of(context), max(1, most // context)) for context in contexts}
-        long, frequencies = self.recipe.data.long_documents, self.batches.frequencies()
-        return choose_heldout_texts(self.corpora, rows, frequencies, long)
+        rows = {context: min(self._rows_of(context), max(1, most // context)) for context in contexts}
+        frequencies = token_frequencies(self.documents, self.recipe.model.vocabulary_size)
+        return choose_heldout_texts(self.corpora, rows, frequencies, self.recipe.data.long_documents)
 
     def begin(self) -> None:
         """Load weights and optimizer state of the previous stage or of the start, or initialize the weights."""
@@ -109,7 +125,37 @@ class PretrainingTrainer(Trainer[Batch]):
         self.rows.restore(dict(state))
 
     def data(self) -> Iterator[StepBatches[Batch]]:
-        return self.batches.steps(self.rows, few_sizes=self.compiled)
+        """Yield this rank's micro-batches of every step of `rows`, padded to few different sizes for a compiled model.
+        Ranks without rows get one padding row, so that collectives do not hang."""
+        sizes = self._few_sizes() if self.compiled else ExactSizes(least_rows=1)
+        ranks = range(self.process.count)
+        for step in self.rows:
+            shares = [list(micro_batches(step, self._most_rows, rank=rank, ranks=len(ranks))) for rank in ranks]
+            masking = self._masking(self.rows.step)
+            batches = [
+                collate(share, self.documents.corpus, masking, sizes=sizes, varlen=self.varlen).to(self.device)
+                for share in shares[self.process.rank]
+            ]
+            slots = self.stage.context * sum(sizes.rows(share.count) for of_rank in shares for share in of_rank)
+            yield StepBatches(batches, step.real_tokens, slots, step.attended_tokens, self.rows.state())
+
+    def _rows_of(self, context: int) -> int:
+        """Return the number of rows of `context` tokens that fit a micro-batch, at least 1."""
+        return max(1, self.execution.micro_batch_tokens // context)
+
+    @property
+    def _most_rows(self) -> int:
+        return min(self._rows_of(self.stage.context), self.stage.tokens_per_step // self.stage.context)
+
+    def _few_sizes(self) -> PaddingBuckets:
+        recipe, context = self.recipe, self.stage.context
+        document_tokens = self.documents.fitted_mean(context, recipe.data.long_documents)
+        return PaddingBuckets(self._most_rows, context, recipe.masking.highest_rate, document_tokens)
+
+    def _masking(self, step: int) -> Masking:
+        """Return the masking of a step of this stage; steps count from 1."""
+        is_first = self.number == 0
+        return self.recipe.masking.at((step - 1) / max(1, self.stage.steps - 1) if is_first else 1.0)
 
     def compile(self, began_compiled: bool | None) -> None:
         word = self.execution.compile

@@ -18,7 +18,6 @@ NOT_HERE = ("demo", "real_glue")
 EXAMPLES = sorted(path for path in (REPOSITORY / "examples").glob("*.py") if path.stem not in NOT_HERE)
 MOST_LINES = 60
 TRAINED = {
-    "cramming": ("crammed",),
     "modernbert": ("BERT", "B7"),
     "optimizer": ("muon",),
     "parts": ("qk", "relu2", "lion", "square"),

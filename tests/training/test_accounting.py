@@ -55,11 +55,12 @@ def test_padding_and_work_are_those_of_the_tensors(finished: Path, runs: Runs, p
 def test_slots_count_the_filler_that_fixed_sizes_and_processes_add(
     finished: Path, runs: Runs, packing: str, processes: int
 ) -> None:
-    batches = trainer_of(finished, runs[packing], micro_batch_tokens=96).batches
-    feedings = []
+    trainer, feedings = trainer_of(finished, runs[packing], micro_batch_tokens=96), []
+    trainer.compiled = True
     for rank in range(processes):
-        batches.process = Process(rank, processes)
-        feedings.append(list(islice(batches.steps(batches.rows(), few_sizes=True), 8)))
+        trainer.process = Process(rank, processes)
+        trainer.restore_data(trainer.data_state)
+        feedings.append(list(islice(trainer.data(), 8)))
     for of_all in zip(*feedings, strict=True):
         held = sum(batch.token_ids.numel() for step in of_all for batch in step.micro_batches)
         assert {step.slots for step in of_all} == {held}

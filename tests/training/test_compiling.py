@@ -15,7 +15,7 @@ from neobert.recipe import Precision
 from neobert.runs.layout import Layout
 from neobert.training import compiling
 from neobert.training.compiling import MOST_SIZES, UPDATES_WORTH_COMPILING, compile_model, wants_compiling
-from neobert.training.loop import Step
+from neobert.training.engine import Step
 from neobert.training.pretraining import PretrainingTrainer
 from tests.support.tiny_runs import (
     assert_equal_weights,
