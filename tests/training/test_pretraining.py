@@ -280,15 +280,6 @@ def test_a_stop_signal_saves_and_the_next_start_goes_on(undisturbed: Trainable, 
     assert_equal_runs(undisturbed[0], root, run)
 
 
-def test_a_worker_that_is_asked_to_stop_just_before_training_trains_no_step(prepared: Trainable) -> None:
-    root, run = prepared
-    trainer, stop = trainer_of(root, run), StopRequest()
-    stop.request()
-    with claimed(Layout(root), run.id) as claim:
-        result = trainer.fit(root / "attempt", stop, check=claim.check)
-    assert (result.begun, result.step, result.steps) == (0, 0, STEPS) and not (root / "attempt").exists()
-
-
 def test_a_stop_ends_tokenising_before_there_is_anything_to_train_on(tmp_path: Path) -> None:
     run, layout, stop = tiny_run(), Layout(tmp_path), StopRequest()
     run_file = read_run_file(write_tiny_run(tmp_path, run))
@@ -305,16 +296,6 @@ def test_two_workers_train_a_run_once(prepared: Trainable) -> None:
         process.communicate(timeout=120)
     assert [process.returncode for process in processes] == [0, 0]
     assert len(list(read_lines(root / "starts.jsonl"))) == 1
-
-
-def test_a_run_takes_no_more_threads_than_there_are_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The run file may come from a machine with more."""
-    taken: list[int] = []
-    monkeypatch.setattr("torch.set_num_threads", taken.append)
-    monkeypatch.setattr("neobert.training.trainer.available_cores", lambda: 3)
-    for number, threads in enumerate((64, 2)):
-        trainer_of(tmp_path / str(number), tiny_run(), threads=threads)
-    assert taken == [3, 2]
 
 
 def test_micro_batches_do_not_change_the_loss(undisturbed: Trainable, tmp_path: Path) -> None:
