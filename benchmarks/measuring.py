@@ -144,17 +144,6 @@ def lowest_ratio(found: Race, pairs: Pairs) -> tuple[Mapping[str, float], dict[s
     return min((ratio["wall"] for ratio in ratios.values()), key=itemgetter("median")), figures
 
 
-def comparison(ours: str, theirs: str, timings: Mapping[str, Sequence[Timing[Any]]]) -> dict[str, Any]:
-    """Return the figures of two sides that did the same work: the ratio of their speeds, and all times of both."""
-    figures: dict[str, Any] = {"ratio": paired_ratio(timings[ours], timings[theirs])}
-    for name in (ours, theirs):
-        figures[name] = {
-            "wall_seconds": [round(timing.wall, 2) for timing in timings[name]],
-            "processor_seconds": [round(timing.processor, 2) for timing in timings[name]],
-        }
-    return figures
-
-
 class Result(NamedTuple):
     """A measurement under the name of a goal. `ratio` is a `summary`. `open` is why it neither meets nor misses it."""
 

@@ -15,7 +15,6 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import nn
 
-from benchmarks.contenders import huggingface_shape, neobert_recipe
 from benchmarks.measuring import (
     OPERATIONS_RATIO,
     Result,
@@ -26,6 +25,7 @@ from benchmarks.measuring import (
     paired_ratio,
     race,
 )
+from benchmarks.pretraining import huggingface_shape, neobert_recipe
 from neobert.embeddings.encoders import DTYPES
 from neobert.execution import utc_now
 from neobert.files import replace_file

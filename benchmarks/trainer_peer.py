@@ -11,17 +11,11 @@ from neobert.runs.run_file import SourceSpecification
 from neobert.training.schedule import FineTuningSchedule
 
 
-def train_points(
-    model: str, source: SourceSpecification, grid: Mapping[str, tuple[GlueStudy, Point]]
-) -> dict[str, list[float]]:
-    """Train an exported model at every point; return the losses of each."""
-    found = {}
-    for name, (study, point) in grid.items():
+def train_points(model: str, source: SourceSpecification, grid: Mapping[str, tuple[GlueStudy, Point]]) -> None:
+    """Train an exported model at every point."""
+    for study, point in grid.values():
         with tempfile.TemporaryDirectory() as folder:
-            trainer = trainer_of(model, source, study, point, folder)
-            trainer.train()
-        found[name] = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
-    return found
+            trainer_of(model, source, study, point, folder).train()
 
 
 def trainer_of(model: str, source: SourceSpecification, study: GlueStudy, point: Point, folder: str) -> Any:

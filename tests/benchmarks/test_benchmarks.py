@@ -5,7 +5,6 @@ import re
 from pathlib import Path
 from pkgutil import resolve_name
 
-import numpy as np
 import pytest
 import torch
 
@@ -14,12 +13,11 @@ from ablations.launch.execute import open_workspace
 from ablations.launch.request import Place, Selection
 from ablations.loading import load
 from benchmarks import __main__ as command
-from benchmarks import encoding, glue
+from benchmarks import glue
 from benchmarks.__main__ import BEGIN, BENCHMARKS, END, FOLDER, GOALS, README, main, read_results, table
 from benchmarks.data import CONTEXT, group
-from benchmarks.encoding import OURS
 from benchmarks.glue import few_studies
-from benchmarks.measuring import Result, Timing, operations, time_in_turns, write_result
+from benchmarks.measuring import Result, operations, time_in_turns, write_result
 from tests.support.tree_copy import fresh_clone, shell
 
 RESULTS = read_results()
@@ -73,15 +71,6 @@ def test_a_missed_goal_is_shown_as_missed_beside_the_ratio_at_equal_operations(
     goal = {"bound": 2.0, "of": "two things"}
     write_result(Result("any", ratio, {"operations, theirs / ours": 1.58}, reason), goal, tmp_path)
     assert shown in table(read_results(tmp_path))
-
-
-def test_the_peers_batch_size_is_the_best_by_the_clock_of_the_ratio(monkeypatch: pytest.MonkeyPatch) -> None:
-    def timed(encode: dict[str, object], repetitions: int) -> dict[str, list[Timing[object]]]:
-        return {name: [Timing(place + 1, 9 - place, np.ones((1, 2)))] for place, name in enumerate(encode)}
-
-    monkeypatch.setattr(encoding, "time_in_turns", timed)
-    sides = dict.fromkeys((OURS, "batch 32", "batch 64"), lambda: np.asarray(torch.ones(1, 2) @ torch.ones(2, 2)))
-    assert "batch 64" in encoding.compare(sides, 1)
 
 
 def test_operations_of_products_and_of_attention_are_counted_in_both_passes() -> None:

@@ -13,8 +13,16 @@ from ablations.api import plan_variant
 from ablations.launch.execute import open_workspace
 from ablations.launch.request import Place, Selection
 from ablations.loading import load
-from benchmarks.contenders import (
+from benchmarks.data import write_web_pages
+from benchmarks.glue import SPEED_LADDER
+from benchmarks.measuring import Race, Timing, fastest, lowest_ratio, race, tokens_per_second
+from benchmarks.pretraining import (
+    BUCKETED,
+    COMPARISONS,
+    CONCATENATED,
+    GOALS_BY_CONTEXT,
     OURS,
+    PADDED,
     Batching,
     MaskedDocuments,
     Peer,
@@ -24,16 +32,6 @@ from benchmarks.contenders import (
     neobert_recipe,
     own_batches,
     peer_batches,
-)
-from benchmarks.data import write_web_pages
-from benchmarks.glue import SPEED_LADDER
-from benchmarks.measuring import Race, Timing, fastest, lowest_ratio, race, tokens_per_second
-from benchmarks.pretraining import (
-    BUCKETED,
-    COMPARISONS,
-    CONCATENATED,
-    GOALS_BY_CONTEXT,
-    PADDED,
     result_of_run,
     small_setting,
 )

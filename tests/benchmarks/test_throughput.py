@@ -9,8 +9,8 @@ import torch
 
 from benchmarks import throughput
 from benchmarks.__main__ import main, read_results
-from benchmarks.contenders import huggingface_shape
 from benchmarks.measuring import count_operations
+from benchmarks.pretraining import huggingface_shape
 from benchmarks.throughput import CPU_SETTING, ENCODERS, QUARTERS, ROBERTA, ROUNDS, Encoder
 from neobert.execution import utc_now
 from neobert.files import replace_file

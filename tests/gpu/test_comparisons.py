@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from benchmarks.contenders import MODES, Mode, Setting, own_batches, pretraining_engine
+from benchmarks.pretraining import MODES, Mode, Setting, own_batches, pretraining_engine
 from neobert.model import attention, encoder
 from neobert.model.build import build_masked_language_model, initialize
 from neobert.model.positions import ComplexRotation

@@ -14,8 +14,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from benchmarks.contenders import Setting
 from benchmarks.data import write_web_pages
+from benchmarks.pretraining import Setting
 from neobert.errors import EXIT_RUN_FAILED
 from neobert.execution import Execution
 from neobert.executors.ranks import JobRank, host_ranks

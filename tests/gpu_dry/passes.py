@@ -13,8 +13,8 @@ import numpy as np
 import torch
 
 from ablations.loading import papers
-from benchmarks.contenders import masked_documents, neobert_recipe, own_batches, pretraining_engine
 from benchmarks.data import IDS, web_lengths
+from benchmarks.pretraining import masked_documents, neobert_recipe, own_batches, pretraining_engine
 from neobert.data.batches import Batch
 from neobert.data.sources import SyntheticSource
 from neobert.data.tokenizers import TextTokenizer

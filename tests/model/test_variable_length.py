@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn.attention import list_flash_attention_impls
 
-from benchmarks.contenders import masked_documents, neobert_recipe
 from benchmarks.data import NEOBERT_MASKING, web_lengths
+from benchmarks.pretraining import masked_documents, neobert_recipe
 from neobert.data.batches import EXACT, PaddingBuckets, PaddingSizes, collate
 from neobert.data.packing import pack_documents
 from neobert.evaluation import heldout
