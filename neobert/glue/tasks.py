@@ -5,9 +5,7 @@ here.
 """
 
 import re
-from collections import Counter
 from collections.abc import Mapping
-from operator import itemgetter
 from typing import Any, Literal, Self
 
 from pydantic import Field, PositiveInt, model_validator
@@ -121,13 +119,9 @@ class Task(Value):
             raise ValueError(f"task {self.name} has {len(self.columns)} columns, and {self.kind} reads {what}")
         if not self.validation_splits or TRAIN in self.validation_splits:
             raise ValueError(f"task {self.name} is scored on validation_splits: name one or more, and not {TRAIN!r}")
-        for field, names in (("metrics", self.metrics), ("validation_splits", self.validation_splits)):
-            if len(set(names)) < len(names):
-                raise ValueError(f"task {self.name} has one of its {field} twice: {name_first(names)}")
-        scored = Counter(self.metric_on(metric, split) for metric in self.metrics for split in self.validation_splits)
-        name, times = max(scored.items(), key=itemgetter(1), default=("", 0))
-        if times > 1:
-            raise ValueError(f"task {self.name} would have {times} scores named {name}: rename a validation split")
+        scored = [self.metric_on(metric, split) for metric in self.metrics for split in self.validation_splits]
+        if len(set(scored)) < len(scored):
+            raise ValueError(f"task {self.name} would have two scores of one name: {name_first(scored)}")
         return self
 
     @model_validator(mode="after")

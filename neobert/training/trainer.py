@@ -3,7 +3,6 @@
 Every rank makes the same `Trainer` and calls `fit`. Only rank 0 writes metrics and checkpoints.
 """
 
-import threading
 import time
 from abc import ABC, abstractmethod
 from collections import deque
@@ -65,22 +64,16 @@ def prefetch(items: Iterator[Item], depth: int = PREFETCHED_STEPS) -> Iterator[I
 
     Close or drop the generator to end the thread.
     """
-    end = object()
+    end: Any = object()
     executor = ThreadPoolExecutor(1, thread_name_prefix="prefetch")
-    makers: set[int] = set()
-
-    def make() -> Any:
-        makers.add(threading.get_ident())
-        return next(items, end)
-
     try:
-        pending = deque(executor.submit(make) for _ in range(depth))
+        pending = deque(executor.submit(next, items, end) for _ in range(depth))
         while (item := pending.popleft().result()) is not end:
-            pending.append(executor.submit(make))
+            pending.append(executor.submit(next, items, end))
             yield item
     finally:
-        # The garbage collector may close this in any thread, even in the executor's own, which cannot join itself.
-        executor.shutdown(wait=threading.get_ident() not in makers, cancel_futures=True)
+        # Without waiting: the garbage collector may close this in the executor's own thread, which cannot join itself.
+        executor.shutdown(wait=False, cancel_futures=True)
 
 
 class Trainer(ABC, Generic[MicroBatch]):
