@@ -4,6 +4,7 @@ BIN := .venv/bin
 RUNS ?= runs
 SMOKE_RUNS ?= reports/out/smoke-runs
 IN_PARALLEL := -n $$(($$(getconf _NPROCESSORS_ONLN) + 1)) --maxprocesses 9 --dist loadfile --no-loadscope-reorder
+IMPORTED_BY_TESTS := neobert.executors.glue, neobert.executors.pretraining, transformers.trainer, torch._inductor
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 # DeepSpeed installs in seconds as plain Python; nothing of it is compiled.
 export DS_BUILD_OPS = 0
@@ -78,10 +79,12 @@ lock:
 environment: .venv/installed
 
 .venv/installed: .venv/demo
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	$(BIN)/python -c 'import $(IMPORTED_BY_TESTS)' & \
+		$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]' && wait
 	touch $@
 
-# Modules are compiled at their first import; to compile all of torch would take longer than to install it.
+# Modules are compiled at their first import; to compile all of torch would take longer than to install it. Those that
+# every test process needs are imported once while the rest is installed, not compiled by all processes at once.
 .venv/demo: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("python3 >= 3.11 is needed, not " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv

@@ -1,4 +1,3 @@
-# PYTHON_ARGCOMPLETE_OK
 """Download corpora, tasks, tokenizers, pairs and models from the Hugging Face hub into a folder for --data DIR.
 
 python ablations/prefetch.py --variant all --data-dir DIR --dry-run     items, commits, files, sizes; nothing is written

@@ -34,16 +34,13 @@ class EmbeddingChoice:
     """Names of the data that the stages contrastive and mteb read.
 
     None means everything that the source has, except tasks that are only in MTEB(eng, v2). `zero_shot` measures the
-    pre-trained encoder without contrastive fine-tuning. `protocol` names the variant whose embedding protocol an
-    external model is measured with; None means the ladder's.
+    pre-trained encoder without contrastive fine-tuning.
     """
 
     pairs: Sequence[str] | None = None
     tasks: Sequence[str] | None = None
-    categories: Sequence[str] | None = None
     benchmarks: Sequence[str] | None = None
     zero_shot: bool = False
-    protocol: str | None = None
 
 
 EVERYTHING = EmbeddingChoice()
@@ -81,21 +78,17 @@ class EncoderWeights:
 # Pre-training and GLUE
 
 
-class MissingTask(MissingData):
-    """Files of one of the ladder's own tasks are not there."""
-
-
 def missing_tasks(ladder: Ladder, source: Source) -> dict[str, str]:
     """Return the tasks of GLUE among the ladder's that cannot be fine-tuned with a source, and why.
 
     Raises:
-        MissingTask: files of one of the ladder's own tasks are not there.
+        MissingData: files of one of the ladder's own tasks are not there.
     """
     tasks = ladder.tasks
     missing = missing_data(list(tasks.values()), source)
     for name in filter(lambda each: tasks[each].is_own, missing):
         place = Path(tasks[name].folder).parent
-        raise MissingTask(f"task {missing[name]} of {place}: put the files there, or take the task out of TASKS")
+        raise MissingData(f"task {missing[name]} of {place}: put the files there, or take the task out of TASKS")
     return missing
 
 
@@ -368,7 +361,7 @@ def wanted_tasks(source: Source, choice: EmbeddingChoice) -> tuple[EmbeddingTask
     available = source.embedding_tasks()
     if not available:
         raise MissingData(f"{source.label} holds no tasks of embeddings: put their data into its folder mteb/")
-    return chosen_tasks(available, choice.tasks, choice.categories, choice.benchmarks)
+    return chosen_tasks(available, choice.tasks, choice.benchmarks)
 
 
 def evaluation_after(

@@ -4,6 +4,7 @@ import math
 import os
 import statistics
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,6 @@ from numpy.typing import NDArray
 
 from neobert.errors import DamagedFile
 from neobert.files import require_digest, whole_lines
-from neobert.runs.collected import RunFiles
 from neobert.runs.layout import Layout
 
 PIECES = 80
@@ -31,8 +31,8 @@ class Curves:
     """Reader of metrics.jsonl files; each is read once. Steps are counted over all stages of a run. `problems` has a
     sentence for each unusable file."""
 
-    def __init__(self, files: RunFiles, runs: pd.DataFrame) -> None:
-        self._files, self._layout = files, Layout(files.root)
+    def __init__(self, root: Path, runs: pd.DataFrame) -> None:
+        self._layout = Layout(root)
         self._runs = {run.id: run for run in runs.itertuples()}
         self._kept: dict[str, Array] = {}  # as there may be thousands of runs
         self.problems: list[str] = []
@@ -66,8 +66,6 @@ class Curves:
         """Read the metrics.jsonl of a run; none if there is no file, or if it differs from what the record says."""
         path = self._layout.pretraining(run) / "metrics.jsonl"
         try:
-            if reason := self._files.why_not(path):
-                raise DamagedFile(reason)
             if sha256 is not None:
                 require_digest(path, sha256)
             return [_checked(line) for line in whole_lines(path)]

@@ -1,10 +1,9 @@
-# PYTHON_ARGCOMPLETE_OK
 """Measure an encoder on embedding tasks (Table 4): contrastive fine-tuning if it is not done yet, then every task.
 
 python sweeps/mteb_suite.py --variant M10                     every task that --data has, after contrastive fine-tuning
 python sweeps/mteb_suite.py --variant M10 --zero-shot         as it was pre-trained (Figure 4)
-python sweeps/mteb_suite.py --model BERT-base --data DIR --scale paper    a model of Table 4; --model list names them
-python sweeps/mteb_suite.py --model DIR --categories sts retrieval --data DIR   any encoder, the mean over its tokens
+python sweeps/mteb_suite.py --model BERT-base --data DIR --scale paper    a model of Table 4
+python sweeps/mteb_suite.py --model DIR --data DIR            any encoder, the mean over its tokens
 python sweeps/mteb_suite.py --variant M8 --tasks STS12 STS13 --data DIR --dry-run
 python sweeps/mteb_suite.py --variant M8 --benchmark "MTEB(eng, v2)" --data DIR    the 41 tasks of v2
 
@@ -37,9 +36,7 @@ def build_parser() -> Parser:
     """Return the command's parser."""
     parser = parser_from("python sweeps/mteb_suite.py", __doc__)
     add = parser.add_argument
-    add("--protocol", metavar="VARIANT", help="with --model: protocol of M9@mteb-prompts, … (default: the ladder's)")
     add("--tasks", nargs="+", action="extend", metavar="NAME", help="only these tasks (default: all that --data has)")
-    add("--categories", nargs="+", action="extend", metavar="NAME", help="only these categories: sts, retrieval, …")
     add_benchmark_flag(parser)
     add("--zero-shot", action="store_true", help="measure the pre-trained encoder, without contrastive fine-tuning")
     add("--pairs", nargs="+", action="extend", metavar="SET", help="data sets of pairs for fine-tuning (default: all)")
@@ -70,8 +67,6 @@ def _plan(workspace: "Workspace", *, pretrains: bool) -> "PlanRow":
 
     its, source = workspace.selection, workspace.source
     if its.model is None:
-        if its.embedding.protocol:
-            raise ValueError("--protocol is for --model: a variant has its own, so name M9@mteb-prompts and the like")
         return variant_row(workspace, ["pretraining", "mteb"], pretrains=pretrains)
     wanted_tasks(source, its.embedding)  # refuses a wrong name before a model is loaded
     model, seeds = workspace.external_model(), its.finetuning_seeds or [0]

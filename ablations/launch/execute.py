@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ablations.ladders import Ladder
-from ablations.launch.checks import refuse, require_data, require_room, require_scorable_tasks, validate
+from ablations.launch.checks import require_data, require_room, require_scorable_tasks, require_startable
 from ablations.launch.costs import Machine
 from ablations.launch.request import Place, Selection
 from ablations.launch.submit import AtWork, plan_jobs, print_submissions, submitter_of
@@ -31,11 +31,9 @@ from neobert.processes import available_cores, visible_gpus, worker_environment
 from neobert.runs.index import Index, Row, age
 from neobert.runs.kinds import Run
 from neobert.runs.layout import Layout
-from neobert.runs.records import why_no_commit
 from neobert.runs.run_file import SourceSpecification, read_run_file
 from neobert.runs.tracking import VARIABLE as TRACKER_VARIABLE
 from neobert.runs.tracking import require_tracker
-from neobert.runs.work import may_pass
 
 MEASURED = ("heldout", "heldout_context")
 """Fields of the execution that say what pre-training measures. A run has one record, so it keeps those of its first
@@ -107,7 +105,6 @@ def open_workspace(
     specification = specify(
         selection.named_data(only_shows=dry_run),
         synthetic_documents(ladder, scale),
-        selection.without_texts_of,
         task_folders={name: task.folder for name, task in ladder.own_tasks.items()},
         corpora=ladder.corpora,
     )
@@ -148,8 +145,6 @@ def run_or_submit(
         show()
         return EXIT_DONE
     workspace = replace(workspace, place=workspace.place.decided())
-    if reason := why_no_commit():
-        logs().print(f"the commit of the code is not recorded: {reason}", markup=False, soft_wrap=True)
     require_data(rows, workspace.source)
     require_scorable_tasks(rows, layout, workspace.source)
     if track is not None:
@@ -172,8 +167,7 @@ def _submit(
     layout, place = workspace.layout, workspace.place
     submitter = submitter_of(workspace.selection, place, layout, leave_failed=leave_failed)
     execution = place.execution(workspace.execution).model_copy(update={"threads": submitter.threads("pretrain")})
-    for remark in refuse(validate(rows, layout, Machine.of(place, execution, workspace.scale))):
-        logs().print(remark, markup=False)
+    require_startable(rows, layout, Machine.of(place, execution, workspace.scale))
 
     def write(at_work: AtWork) -> None:
         """Write the run files but those of queued runs, whose jobs read them when they start or are requeued."""
@@ -331,7 +325,7 @@ def _owner(folder: Path) -> str:
 def retry_failed(layout: Layout, runs: Iterable[Run], *, retry: bool) -> None:
     """Rename the errors of failed points to <name>.<n>.json so that the points run again, or print how to retry."""
     parts = (part for run in runs for part in run.parts(layout))
-    failed = [part for part in parts if is_there(part.error) and not part.is_done and (retry or not may_pass(part))]
+    failed = [part for part in parts if is_there(part.error) and not part.is_done]
     if retry:
         for part in failed:
             number = 1 + len(children(part.error.parent, f"{part.error.stem}.*.json"))

@@ -169,43 +169,37 @@ def require_benchmarks(names: Sequence[str] | None) -> None:
 def chosen_tasks(
     available: Sequence[EmbeddingTask],
     names: Sequence[str] | None,
-    categories: Sequence[str] | None,
     benchmarks: Sequence[str] | None = None,
 ) -> tuple[EmbeddingTask, ...]:
-    """Select available tasks by name, category and benchmark, keeping their order.
+    """Select available tasks by name and benchmark, keeping their order.
 
     None or "all" selects all. Tasks of v2 alone are only selected if they or v2 are named.
 
     Raises:
-        ValueError: a task, category or benchmark is unknown, or no task is left.
+        ValueError: a task or benchmark is unknown, or no task is left.
         MissingData: an mteb task, or every task of a benchmark, is not available.
     """
     wanted_names = () if names is None or "all" in names else tuple(names)
-    wanted_categories, wanted_suites = tuple(categories or ()), tuple(benchmarks or ())
-    _require_available(available, wanted_names, wanted_categories, wanted_suites)
+    wanted_suites = tuple(benchmarks or ())
+    _require_available(available, wanted_names, wanted_suites)
 
     def is_chosen(task: EmbeddingTask) -> bool:
         suites = suites_of(task.name, task.suite)
         is_of_suite = any(suite in suites for suite in wanted_suites)
         if not wanted_suites:
             is_of_suite = bool(wanted_names) or task.suite != ENGLISH_SUITE_V2
-        is_named = not wanted_names or task.name in wanted_names
-        return is_of_suite and is_named and (not wanted_categories or task.category in wanted_categories)
+        return is_of_suite and (not wanted_names or task.name in wanted_names)
 
     chosen = tuple(filter(is_chosen, available))
     if not chosen:
-        asked = ", ".join((*wanted_names, *wanted_categories, *wanted_suites)) or "any"
+        asked = ", ".join((*wanted_names, *wanted_suites)) or "any"
         raise ValueError(f"no task is left of {asked}: {_named(available)}")
     return chosen
 
 
-def _require_available(
-    available: Sequence[EmbeddingTask], names: Sequence[str], categories: Sequence[str], benchmarks: Sequence[str]
-) -> None:
+def _require_available(available: Sequence[EmbeddingTask], names: Sequence[str], benchmarks: Sequence[str]) -> None:
     require_benchmarks(benchmarks)
     known, here = {task.name for task in available}, _named(available)
-    for category in categories:
-        require_known(category, CATEGORIES, "category of tasks")
     for name in names:
         if name not in known and name in OFFICIAL_TASKS:
             raise MissingData(f"task {name} of {OFFICIAL_TASKS[name].suite} is not in this data: {here}")

@@ -2,13 +2,12 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field
 
-from neobert.errors import DamagedFile
+from neobert.errors import RunFailed
 from neobert.files import matching
 from neobert.kinds.contrastive import ContrastiveRun
 from neobert.kinds.corpus import Corpus
@@ -73,19 +72,12 @@ def record_paths(root: Path) -> Iterator[Path]:
         yield from matching(root, pattern)
 
 
-def stage_records(layout: Layout) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """Yield path and record of every finished stage of pre-training, without damaged ones."""
-    for path in matching(layout.root, "pretraining/*/done.json"):
-        with suppress(DamagedFile):
-            yield path, read_record(path)
-
-
 def read_records(root: Path) -> tuple[list[dict[str, Any]], list[str]]:
     """Return all readable records, and one sentence for each file that could not be read."""
     records, problems = [], []
     for path in record_paths(root):
         try:
             records.append(read_record(path))
-        except (DamagedFile, OSError) as error:
+        except (RunFailed, OSError) as error:
             problems.append(str(error))
     return records, problems

@@ -97,12 +97,10 @@ def test_tasks_of_both_benchmarks_are_one_task_of_v1() -> None:
     assert suites_of("STS12", FOLDER_SUITE) == (FOLDER_SUITE,)
 
 
-def test_tasks_are_chosen_by_name_and_category_in_the_suites_order() -> None:
-    assert chosen_tasks(MTEB_ENGLISH_V1, None, None) == chosen_tasks(MTEB_ENGLISH_V1, ["all"], None) == MTEB_ENGLISH_V1
-    chosen = chosen_tasks(MTEB_ENGLISH_V1, ["STS13", "ArguAna", "STS12"], None)
+def test_tasks_are_chosen_by_name_in_the_suites_order() -> None:
+    assert chosen_tasks(MTEB_ENGLISH_V1, None) == chosen_tasks(MTEB_ENGLISH_V1, ["all"]) == MTEB_ENGLISH_V1
+    chosen = chosen_tasks(MTEB_ENGLISH_V1, ["STS13", "ArguAna", "STS12"])
     assert [task.name for task in chosen] == ["ArguAna", "STS12", "STS13"]
-    assert [task.name for task in chosen_tasks(MTEB_ENGLISH_V1, ["STS13", "ArguAna"], ["sts"])] == ["STS13"]
-    assert len(chosen_tasks(MTEB_ENGLISH_V1, None, ["sts", "reranking"])) == 14
 
 
 def test_prefetch_is_told_the_benchmarks_that_v1_does_not_hold() -> None:
@@ -119,12 +117,10 @@ HERE = "task STS12 of MTEB(eng, v1) is not in this data: here are Synthetic"
 @pytest.mark.parametrize(
     ("available", "choice", "error", "said"),
     [
-        (MTEB_ENGLISH_V1, (["STS112"], None), ValueError, "there is no task 'STS112': did you mean 'STS12'"),
-        (MTEB_ENGLISH_V1, (None, ["stss"]), ValueError, "there is no category of tasks 'stss': did you mean 'sts'?"),
-        (MTEB_ENGLISH_V1, (["STS12"], ["retrieval"]), ValueError, "no task is left of STS12, retrieval"),
-        (MTEB_ENGLISH_V1, (["Banking77"], None), ValueError, "did you mean 'Banking77Classification'"),
-        (WORLD.embedding_tasks(), (None, None, [ENGLISH_SUITE_V2]), MissingData, TO_BRING),
-        (WORLD.embedding_tasks(), (["STS12"], None), MissingData, HERE),
+        (MTEB_ENGLISH_V1, (["STS112"],), ValueError, "there is no task 'STS112': did you mean 'STS12'"),
+        (MTEB_ENGLISH_V1, (["Banking77"],), ValueError, "did you mean 'Banking77Classification'"),
+        (WORLD.embedding_tasks(), (None, [ENGLISH_SUITE_V2]), MissingData, TO_BRING),
+        (WORLD.embedding_tasks(), (["STS12"],), MissingData, HERE),
     ],
 )
 def test_a_choice_that_cannot_be_met_is_one_sentence(available, choice, error, said: str) -> None:
@@ -337,4 +333,4 @@ def test_a_task_of_several_repositories_is_there_when_all_are(tmp_path: Path) ->
     write_published(tmp_path, last, {}, "")
     found = DirectorySource(tmp_path).embedding_tasks()
     assert found == (OFFICIAL_TASKS["CQADupstackRetrieval"], *forums)
-    assert chosen_tasks(found, None, None) == found[:1]
+    assert chosen_tasks(found, None) == found[:1]
