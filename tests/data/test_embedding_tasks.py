@@ -31,7 +31,7 @@ from neobert.data.mteb_tasks import (
     task_prompts,
 )
 from neobert.data.sources import DirectorySource, HubSource, SyntheticSource
-from neobert.data.synthetic.world import lexicon
+from neobert.data.synthetic.world import content_words, part
 from neobert.errors import DamagedFile, MissingData
 from neobert.kinds.mteb import TASKS_IN_SUITE
 from tests.embeddings.embedding_worlds import card_of, own_tables, write_own_tasks, write_published
@@ -218,11 +218,11 @@ def test_synthetic_tasks_share_no_content_word_with_the_pairs_to_train_on() -> N
         for text in pair[:2]
         for word in text.split()
     }
-    taught = lexicon().part("train").content_words()
+    taught = content_words(part("train"))
     assert trained & taught
     for task in WORLD.embedding_tasks():
         words = words_of(WORLD.embedding_task_data(task.name), *(["test"] if task.category == "classification" else []))
-        assert not words & taught and words & lexicon().part("validation").content_words(), task.name
+        assert not words & taught and words & content_words(part("validation")), task.name
 
 
 def test_the_hub_has_mtebs_tasks_at_its_commits_and_says_what_brings_them() -> None:
@@ -334,8 +334,8 @@ def test_links_to_nowhere_and_tables_in_parts_are_not_left_out(tmp_path: Path) -
         DirectorySource(tmp_path).embedding_tasks()
     (tmp_path / "mteb/STS/Linked").unlink()
     (tmp_path / "mteb/STS/Similar/test.parquet").unlink()
-    for part in ("test_0", "test_1"):
-        write_table(tmp_path / f"mteb/STS/Similar/{part}.parquet", own_tables()["STS/Similar"]["test"])
+    for name in ("test_0", "test_1"):
+        write_table(tmp_path / f"mteb/STS/Similar/{name}.parquet", own_tables()["STS/Similar"]["test"])
     with pytest.raises(ValueError, match=r"holds test as test_0\.parquet and as test_1\.parquet: keep one"):
         DirectorySource(tmp_path).embedding_tasks()
 
