@@ -31,10 +31,10 @@ from neobert.data.mteb_tasks import (
     task_prompts,
 )
 from neobert.data.sources import DirectorySource, HubSource, SyntheticSource
-from neobert.data.synthetic.world import content_words, part
+from neobert.data.synthetic.world import part
 from neobert.errors import DamagedFile, MissingData
 from neobert.kinds.mteb import TASKS_IN_SUITE
-from tests.embeddings.embedding_worlds import card_of, own_tables, write_own_tasks, write_published
+from tests.embeddings.embedding_worlds import card_of, content_words, own_tables, write_own_tasks, write_published
 from tests.support.small_corpora import write_table
 
 WORLD = SyntheticSource(10)

@@ -15,7 +15,8 @@ import pytest
 from neobert.data.catalog import TASK_SPLITS
 from neobert.data.synthetic import CORPORA, corpus_documents, task_examples
 from neobert.data.synthetic.tasks import judged_sentence
-from neobert.data.synthetic.world import FORMS, KIND, MANY, NOUN_KINDS, ONE, WORDS, content_words, part, plural
+from neobert.data.synthetic.world import FORMS, KIND, MANY, NOUN_KINDS, ONE, WORDS, part, plural
+from tests.embeddings.embedding_worlds import content_words
 
 COLUMNS = {
     "cola": ["sentence", "label", "idx"],

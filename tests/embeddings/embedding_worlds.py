@@ -8,7 +8,7 @@ from typing import Any, cast
 import numpy as np
 
 from neobert.data.mteb_tasks import MTEB_REPOSITORIES
-from neobert.data.synthetic.world import FORMS, KIND, NOUN_KINDS
+from neobert.data.synthetic.world import FORMS, KIND, NOUN_KINDS, Words
 from neobert.embeddings.encoders import NamedEncoder, TextCounts, TextEncoder
 from neobert.files import sha256_of
 from tests.support.small_corpora import write_table
@@ -18,6 +18,11 @@ _KINDS, _OPINION = WIDTH - 8, WIDTH - 1
 KIND_WEIGHT = 3.0
 
 SENTENCES = tuple(f"the cat number {number} sleeps" for number in range(12))
+
+
+def content_words(words: Words) -> frozenset[str]:
+    """Every form of every word."""
+    return frozenset(form for form, (word, _) in FORMS.items() if word in words[KIND[word]])
 
 
 class RandomVectors:

@@ -44,11 +44,6 @@ def part(side: Literal["train", "validation"]) -> Words:
     return {kind: words[("train", "validation").index(side) :: 2] for kind, words in WORDS.items()}
 
 
-def content_words(words: Words) -> frozenset[str]:
-    """Return every form of every word."""
-    return frozenset(form for form, (word, _) in FORMS.items() if word in words[KIND[word]])
-
-
 def plural(word: str) -> str:
     """Return the regular plural or third person: dog → dogs, pony → ponies, push → pushes."""
     if word.endswith("y") and word[-2] not in "aeiou":
