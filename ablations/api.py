@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from ablations.launch.execute import Workspace, open_workspace, run_or_submit
 from ablations.launch.outcomes import part_entry
+from ablations.launch.request import Place, Selection
 from ablations.loading import load
 from ablations.names import one_variant, split_numbers
 from ablations.plan import PlanRow, VariantRow, plan, with_tasks
-from ablations.request import Place, Selection
 from ablations.scales import Scale
 from ablations.scaling import scaled, vocabulary_of
 from ablations.variant import Variant

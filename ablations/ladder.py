@@ -22,8 +22,8 @@ from neobert.recipe import (
     Subset,
 )
 
-TRANSFER_TASK = "mnli"  # App. C: "the best MNLI checkpoint"
-TRANSFERRED_TASKS = ("rte", "stsb", "mrpc", "qnli")  # App. C; the code's mnli←snli and wnli←allnli are not in the paper
+STARTS_FROM = dict.fromkeys(("rte", "stsb", "mrpc", "qnli"), "mnli")  # App. C: "the best MNLI checkpoint"
+"""The tasks that start from another one's best weights. The code's mnli←snli and wnli←allnli are not in the paper."""
 
 LIMITED_GRID = Grid(
     batch_sizes=(16, 32),  # §4
@@ -436,6 +436,6 @@ M10_CODE = M10.derive(
 
 TITLE = "From BERT to NeoBERT, step by step"
 END = M10  # Figure 1; designs refer to its lineage, and leave-one-out to M9, the last step that changes pre-training
-SAMPLE = M7
 PUBLISHED = Path(__file__).resolve().parents[1] / "reports" / "published"
+PUBLISHED_AS = "the paper"
 PRINTED_AS = {"M10": "NeoBERT"}  # caption of Table 3: the two checkpoints under the larger grid

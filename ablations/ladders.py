@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from neobert.errors import did_you_mean
 
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 SCALES = ("smoke", "study", "proxy", "as-written", "paper")
 """The scales that every ladder has."""
 HASH_DIGITS = 12
-FolderOfTexts = str | Path | tuple[str | Path, str]
-"""A corpus as a ladder declares it: a folder, or a folder and its text column."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +35,7 @@ class Ladder:
     `given` is the value of --ladder, empty for the paper's ladder; `title` is the heading of its reports. `last_kept`
     is the variant that designs refer to: `root` and `full_variant` follow from its lineage, so that a variant beside
     that lineage changes no design. `scales` are added to the common ones, and `scale` is the default. External models
-    are measured with the recipe of `root`. Sweeps pre-train `sample` if nothing is trained yet. `corpora` are its own:
+    are measured with the recipe of `root`, and sweeps pre-train it if nothing is trained yet. `corpora` are its own:
     (folder, text column) by name. `tasks` are what it fine-tunes on, by name. `spaces` are what searches of GLUE may
     try, by name. `published` is a folder of CSV files with numbers to compare with, `published_as` the name of their
     source in sentences, `printed_as` the names of variants in that source. `code` is the content of the file of a
@@ -50,12 +48,9 @@ class Ladder:
     last_kept: "Variant"
     scales: "Mapping[str, Rules]"
     scale: str
-    sample: "Variant"
     corpora: Mapping[str, tuple[str, str]]
     tasks: "Mapping[str, Task]"
     spaces: "Mapping[str, Space]"
-    transfer_task: str
-    transferred_tasks: tuple[str, ...]
     published: Path | None
     published_as: str
     printed_as: Mapping[str, str]
@@ -125,13 +120,9 @@ class Ladder:
         return {name: task for name, task in self.tasks.items() if task.is_own}
 
     @property
-    def fine_tunes_on_glue(self) -> bool:
-        """Whether one of GLUE's tasks is among its tasks."""
-        return len(self.own_tasks) < len(self.tasks)
-
-    def start_of(self, task: str) -> str | None:
-        """Return the task whose best weights a task starts from; None if it starts from pre-training."""
-        return self.tasks[task].starts_from or (self.transfer_task if task in self.transferred_tasks else None)
+    def glue_tasks(self) -> tuple[str, ...]:
+        """GLUE's tasks among its tasks, over which reports average."""
+        return tuple(name for name, task in self.tasks.items() if not task.is_own)
 
     @property
     def known_scales(self) -> tuple[str, ...]:
@@ -172,10 +163,6 @@ def is_as_kept(path: Path, content: bytes) -> bool:
     """Return whether the content of a kept ladder has the hash that its name ends in. It is the only copy of what was
     run."""
     return path.stem.rpartition("-")[2] == hashlib.sha256(content).hexdigest()[:HASH_DIGITS]
-
-
-def name_of(variant: Any) -> str:
-    return getattr(variant, "name", variant)
 
 
 def modifications_of(variant: "Variant") -> "list[Modification]":

@@ -1,11 +1,9 @@
 """Loading a ladder: the paper's, or the one of the file or module that `--ladder` names.
 
-A ladder is a Python file in the form of `ablations/ladder.py`. Its variants are those that stand in it by name, also in
-lists and mappings. All else is optional: TITLE of reports, END, SCALES, SCALE, SAMPLE, CORPORA, TASKS, GRIDS,
-TRANSFER_TASK and TRANSFERRED_TASKS, PUBLISHED, PUBLISHED_AS and PRINTED_AS.
+A ladder is a Python file in the form of `ablations/ladder.py`. It is run, its variants and its settings (`Settings`)
+are collected, and every variant is proved to be its parent plus what it declares.
 """
 
-import argparse
 import ast
 import importlib
 import re
@@ -17,41 +15,92 @@ from functools import cache
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from pathlib import Path
+from reprlib import repr as shortened
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Annotated, Any, Self, TypeVar
 
-from ablations.ladders import HASH_DIGITS, SCALES, FolderOfTexts, Ladder, is_as_kept, name_of
-from neobert.errors import MissingData
+from pydantic import BaseModel, ConfigDict, Field, InstanceOf, StringConstraints, TypeAdapter, ValidationError
 
-if TYPE_CHECKING:
-    from ablations.variant import Variant
-    from neobert.glue.tasks import Task
-    from neobert.search.space import Space
+from ablations import ladder as papers_ladder
+from ablations.ladders import HASH_DIGITS, SCALES, Ladder, is_as_kept
+from ablations.scales import Rules
+from ablations.scaling import scaled
+from ablations.variant import Modification, Variant, findings_in, prove
+from neobert.data.catalog import CORPORA
+from neobert.data.corpora import TEXT_COLUMN
+from neobert.errors import MissingData, did_you_mean
+from neobert.glue.tasks import TASKS, Task
+from neobert.model.size import has_own_parts, parameter_count
+from neobert.own_code import is_own
+from neobert.recipe import Pretraining
+from neobert.search.space import Space
+from neobert.training.schedule import SHARES_LEFT
 
-PAPERS = "ablations.ladder"
 DEFAULT_SCALE = "smoke"
 OWN_DEFAULT_SCALE = "as-written"
-"""The default with a user's own ladder that has several scales, or none, and names none."""
+"""The default with a user's own ladder that declares no scales."""
 REFUSED_NAME = re.compile(r"\.\.|\s|@(steps|rate)|^all$|^$")
-"""Names with another meaning in commands: ranges, shares of the steps, rates."""
-RETIRED_SETTINGS = {"FACTORS": "factors of designs", "READOUTS": "readouts that a ladder declares"}
-"""Settings of a ladder that are refused, and what they were."""
+"""Names of variants with another meaning in commands: ranges, shares of the steps, rates."""
+SMALL_NAME = re.compile(r"[a-z][a-z0-9_-]*")
+SOURCE_NAME = re.compile(r"\w[^`$\\\n]*")
 KEPT = re.compile(rf"ladders/[^/]+-[0-9a-f]{{{HASH_DIGITS}}}\.py")
 """The end of the path of a ladder that was kept beside the runs that were planned from it."""
+FolderOfTexts = str | Path | tuple[str | Path, str]
+"""A corpus as a ladder declares it: a folder, or a folder and its text column."""
+Declared = TypeVar("Declared", Rules, Modification, Variant)
 
 
-# The flag
+class Settings(BaseModel):
+    """The names besides variants that a ladder file may declare; each is described in words for people."""
 
+    model_config = ConfigDict(strict=True, frozen=True)
 
-def add_ladder_flag(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--ladder", metavar="FILE.py", help="a ladder of your own, or the name of its module (default: the paper's)"
+    TITLE: Annotated[str, StringConstraints(pattern=r"\S")] = Field(description="text")
+    SCALES: dict[str, InstanceOf[Rules]] = Field({}, description="a mapping of names to ablations.scales.Rules")
+    TASKS: list[InstanceOf[Task] | str] | tuple[InstanceOf[Task] | str, ...] = Field(
+        tuple(TASKS), description="a list of neobert.glue.tasks.Task and names of GLUE tasks"
     )
+    CORPORA: dict[str, FolderOfTexts] = Field(
+        {}, description="a mapping of names to folders, or to pairs of a folder and its text column"
+    )
+    GRIDS: dict[str, dict[str, Any]] = Field(
+        {},
+        description="a mapping of names to mappings, which give each field of a point a distribution of Optuna",
+    )
+    END: InstanceOf[Variant] | str | None = Field(None, description="a variant or its name")
+    PUBLISHED: str | Path | None = Field(None, description="the path of a folder")
+    PUBLISHED_AS: str = Field(
+        "the published study", description="text that says who prints the numbers, as 'the paper'"
+    )
+    PRINTED_AS: dict[str, str] = Field({}, description="a mapping of names of variants to names in the source")
+
+    @classmethod
+    def of(cls, module: ModuleType, given: str) -> Self:
+        """Return the settings of a module. Raises ValueError if one has another type, or left."""
+        for name, instead in RETIRED_SETTINGS.items():
+            if name in vars(module):
+                raise ValueError(f"{name} left: {instead}")
+        # Of the file, as `python -OO` removes __doc__ and a title must not depend on it.
+        documentation = ast.get_docstring(ast.parse(Path(str(module.__file__)).read_bytes())) or ""
+        title = documentation.strip().split("\n")[0].rstrip(".") or f"The ladder {Path(given).name}"
+        declared = {name: vars(module)[name] for name in cls.model_fields if name in vars(module)}
+        try:
+            return cls.model_validate({"TITLE": title} | declared)
+        except ValidationError as error:
+            name = str(error.errors()[0]["loc"][0])
+            what = cls.model_fields[name].description
+            raise ValueError(f"{name} is {shortened(declared[name])}, and must be {what}") from error
 
 
-def add_scale_flag(parser: argparse.ArgumentParser, text: str) -> None:
-    """Add --scale. `Ladder.scale_named` checks its value, because a ladder can have scales of its own."""
-    parser.add_argument("--scale", metavar=f"{{{','.join(SCALES)}}}", help=text)
+RETIRED_SETTINGS = {
+    "FACTORS": "factors of designs, which commit d02b01fd was the last to have: take it out",
+    "READOUTS": "readouts that a ladder declares, which commit d02b01fd was the last to have: take it out",
+    "SCALE": "the default is the first scale of SCALES: put the scale there",
+    "SAMPLE": "sweeps without a finished run pre-train the baseline: name another variant with --variant",
+    "TRANSFER_TASK": "a task of TASKS says what it starts_from",
+    "TRANSFERRED_TASKS": "a task of TASKS says what it starts_from",
+}
+"""Settings that are refused, and what there is instead."""
 
 
 # Loading
@@ -59,8 +108,8 @@ def add_scale_flag(parser: argparse.ArgumentParser, text: str) -> None:
 
 @cache
 def papers() -> Ladder:
-    """Return the paper's ladder."""
-    return _ladder_of(importlib.import_module(PAPERS), "")
+    """Return the paper's ladder. The tests prove it."""
+    return _collected(papers_ladder, "")
 
 
 def load(given: str | Path | None) -> Ladder:
@@ -70,7 +119,7 @@ def load(given: str | Path | None) -> Ladder:
         MissingData: there is no such file or module.
         ValueError: it cannot be run, or does not declare a valid ladder.
     """
-    if given in (None, PAPERS):
+    if given in (None, papers_ladder.__name__):
         return papers()
     given, path = str(given), Path(str(given))
     is_file = path.suffix == ".py" or "/" in given or path.is_file()
@@ -93,7 +142,7 @@ def _run_file(path: Path, given: str) -> Ladder:
     sys.modules[module.__name__] = module  # dataclasses look up their module
     with _told(given, str(path)):
         exec(compile(code, str(path), "exec"), vars(module))
-        return _ladder_of(module, given, code)
+        return proved(_collected(module, given, code))
 
 
 def _import_module(given: str) -> Ladder:
@@ -103,7 +152,7 @@ def _import_module(given: str) -> Ladder:
     if found is None or found.origin is None or not Path(found.origin).is_file():
         raise MissingData(f"--ladder {given}: there is no file and no module of this name")
     with _told(given, found.origin):
-        return _ladder_of(importlib.import_module(given), given, Path(found.origin).read_bytes())
+        return proved(_collected(importlib.import_module(given), given, Path(found.origin).read_bytes()))
 
 
 def _find(module: str) -> ModuleSpec | None:
@@ -126,10 +175,6 @@ def _find(module: str) -> ModuleSpec | None:
 @contextmanager
 def _told(given: str, path: str) -> Iterator[None]:
     """Turn exceptions of a ladder file into a ValueError with file and line; MissingData stays what it is."""
-    from pydantic import ValidationError
-
-    from ablations.variant import findings_in
-
     try:
         yield
     except SyntaxError as error:
@@ -145,127 +190,58 @@ def _told(given: str, path: str) -> Iterator[None]:
         raise raised(f"--ladder {given}{where}: {kind}{' '.join(said.split())}") from error
 
 
-def _ladder_of(module: ModuleType, given: str, code: bytes = b"") -> Ladder:
-    """Return the ladder that a module declares, after checking it. The tests check the paper's."""
-    declared = _variants_of(module)
-    settings = _settings_of(module, declared, given)
-    if given:
-        from ablations.ladder_checks import (
-            refuse_impossible_tasks,
-            refuse_unknown_names,
-            refuse_wrong_kinds,
-            verify,
-        )
+# Collecting
 
-        refuse_wrong_kinds(settings)
-        refuse_unknown_names(declared, settings)
-        refuse_impossible_tasks(settings["TASKS"])
-    scales, scale = settings["SCALES"], settings["SCALE"]
-    if scale is None:
-        default = OWN_DEFAULT_SCALE if given else DEFAULT_SCALE
-        scale = next(iter(scales)) if len(scales) == 1 else default
-    own = Ladder(
+
+def _collected(module: ModuleType, given: str, code: bytes = b"") -> Ladder:
+    """Return the ladder that a module declares. Raises ValueError if a name in it is unknown or cannot be used."""
+    variants, settings = _variants_of(module), Settings.of(module, given)
+    end = _last_kept(variants) if settings.END is None else settings.END
+    end = end if isinstance(end, str) else end.name
+    _refuse_wrong_names(settings, end, variants)
+    folder = Path(module.__file__ or "").parent
+    published = None if settings.PUBLISHED is None else folder / settings.PUBLISHED
+    if not given and published is not None and not published.is_dir():
+        published = None  # the copy of the code that jobs run has no reports
+    return Ladder(
         given=given,
-        title=settings["TITLE"],
-        variants=declared,
-        last_kept=declared[name_of(settings["END"])],
-        scales=scales,
-        scale=scale,
-        sample=declared[name_of(settings["SAMPLE"])],
-        corpora=_corpora_of(settings["CORPORA"], module),
-        tasks=_tasks_of(settings["TASKS"], module),
-        spaces=_spaces_of(settings["GRIDS"]),
-        transfer_task=settings["TRANSFER_TASK"],
-        transferred_tasks=tuple(task for task in settings["TRANSFERRED_TASKS"] if task != settings["TRANSFER_TASK"]),
-        published=_published_beside(module, settings["PUBLISHED"], given),
-        published_as=settings["PUBLISHED_AS"],
-        printed_as=settings["PRINTED_AS"],
+        title=settings.TITLE,
+        variants=variants,
+        last_kept=variants[end],
+        scales=settings.SCALES,
+        scale=next(iter(settings.SCALES), OWN_DEFAULT_SCALE if given else DEFAULT_SCALE),
+        corpora=_corpora_of(settings.CORPORA, folder),
+        tasks=_tasks_of(settings.TASKS, folder),
+        spaces=_spaces_of(settings.GRIDS),
+        published=published,
+        published_as=settings.PUBLISHED_AS,
+        printed_as=settings.PRINTED_AS,
         code=code,
     )
-    if given:
-        verify(own)
-    return own
 
 
-def _settings_of(module: ModuleType, declared: "Mapping[str, Variant]", given: str) -> dict[str, Any]:
-    """Return the settings that a module declares, or else their defaults; they are not checked yet. Raises ValueError
-    if it declares one that left."""
-    from ablations import ladder as common
-    from neobert.glue.tasks import TASKS
-
-    for name, what in RETIRED_SETTINGS.items():
-        if name in vars(module):
-            raise ValueError(f"{name}: {what} left, commit d02b01fd was the last to have them: take {name} out")
-    # Of the file, as `python -OO` removes __doc__ and a title must not depend on it.
-    documentation = ast.get_docstring(ast.parse(Path(str(module.__file__)).read_bytes())) or ""
-    defaults: dict[str, Any] = {
-        "TITLE": documentation.strip().split("\n")[0].rstrip(".") or f"The ladder {Path(given).name}",
-        "END": _last_kept(declared),
-        "SCALES": {},
-        "SCALE": None,
-        "SAMPLE": next(iter(declared.values())),
-        "CORPORA": {},
-        "TASKS": list(TASKS),
-        "GRIDS": {},
-        "TRANSFER_TASK": common.TRANSFER_TASK,
-        "TRANSFERRED_TASKS": common.TRANSFERRED_TASKS,
-        "PUBLISHED": None,
-        "PUBLISHED_AS": "the published study" if given else "the paper",
-        "PRINTED_AS": {},
-    }
-    return {name: vars(module).get(name, default) for name, default in defaults.items()}
+def _refuse_wrong_names(settings: Settings, end: str, variants: Mapping[str, Variant]) -> None:
+    for name, known, values in (
+        ("END", variants, [end]),
+        ("PRINTED_AS", variants, settings.PRINTED_AS),
+        ("TASKS", TASKS, [task for task in settings.TASKS if isinstance(task, str)]),
+    ):
+        if unknown := [value for value in values if value not in known]:
+            raise ValueError(f"{name} has {unknown[0]!r}: {did_you_mean(unknown[0], known)}")
+    for setting, kind, taken, names in (
+        ("SCALES", "scale", SCALES, settings.SCALES),
+        ("CORPORA", "corpus", CORPORA, settings.CORPORA),
+    ):
+        for name in names:
+            if not SMALL_NAME.fullmatch(name):
+                raise ValueError(f"{name!r} cannot be the name of a {kind}: take small letters")
+            if name in taken:
+                raise ValueError(f"{setting} redefines {name!r}, which every ladder has: give the {kind} another name")
+    if not SOURCE_NAME.fullmatch(settings.PUBLISHED_AS):
+        raise ValueError(f"PUBLISHED_AS has {settings.PUBLISHED_AS!r}: say who prints the numbers, as in 'the paper'")
 
 
-def _published_beside(module: ModuleType, folder: str | Path | None, given: str) -> Path | None:
-    """Return the folder of published numbers, relative to the module's own; None if there is none."""
-    if folder is None:
-        return None
-    path = Path(module.__file__ or "").parent / folder
-    return path if given or path.is_dir() else None  # the copy of the code that jobs run has no reports
-
-
-def _tasks_of(chosen: "Sequence[Task | str]", module: ModuleType) -> "dict[str, Task]":
-    """Return the tasks of a ladder by name; folders are relative to the module's own."""
-    from neobert.glue.tasks import TASKS
-
-    tasks = [TASKS[task] if isinstance(task, str) else task for task in chosen]
-    own = {task.name: _beside(module, task.folder) for task in tasks if task.is_own}
-    return {task.name: task.model_copy(update={"folder": own[task.name]}) if task.is_own else task for task in tasks}
-
-
-def _spaces_of(declared: Mapping[str, Mapping[str, Any]]) -> "dict[str, Space]":
-    """Return the spaces of searches that a ladder declares by distributions of Optuna."""
-    if not declared:
-        return {}
-    from neobert.search.samplers import space_of
-
-    if taken := [name for name in ("limited", "extended") if name in declared]:
-        raise ValueError(f"GRIDS has {taken[0]!r}, the name of a grid that every ladder has: choose another")
-    return {name: space_of(axes) for name, axes in declared.items()}
-
-
-def _corpora_of(declared: Mapping[str, FolderOfTexts], module: ModuleType) -> dict[str, tuple[str, str]]:
-    """Return the folder and text column of a ladder's own corpora; folders are relative to the module's own."""
-    from neobert.data.corpora import TEXT_COLUMN
-
-    pairs = {name: given if isinstance(given, tuple) else (given, TEXT_COLUMN) for name, given in declared.items()}
-    return {name: (_beside(module, folder), column) for name, (folder, column) in pairs.items()}
-
-
-def _beside(module: ModuleType, path: str | Path) -> str:
-    """Return the absolute form of a path that is relative to the module's folder."""
-    return str((Path(module.__file__ or "").resolve().parent / path).resolve())
-
-
-def _last_kept(variants: "Mapping[str, Variant]") -> "Variant":
-    """Return the last kept variant that is no alternative, or else the first variant."""
-    kept = [variant for name, variant in variants.items() if variant.kept and "@" not in name]
-    return kept[-1] if kept else next(iter(variants.values()))
-
-
-def _variants_of(module: ModuleType) -> "dict[str, Variant]":
-    from ablations.variant import Variant
-
+def _variants_of(module: ModuleType) -> dict[str, Variant]:
     values: list[Any] = []
     for value in vars(module).values():
         values += value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else [value]
@@ -280,3 +256,170 @@ def _variants_of(module: ModuleType) -> "dict[str, Variant]":
     if not found:
         raise ValueError("it declares no variants: see examples/ and docs/own-ladder.md")
     return found
+
+
+def _last_kept(variants: Mapping[str, Variant]) -> Variant:
+    """Return the last kept variant that is no alternative, or else the first variant."""
+    kept = [variant for name, variant in variants.items() if variant.kept and "@" not in name]
+    return kept[-1] if kept else next(iter(variants.values()))
+
+
+def _corpora_of(declared: Mapping[str, FolderOfTexts], folder: Path) -> dict[str, tuple[str, str]]:
+    """Return the folder and text column of a ladder's own corpora; folders are relative to the ladder's."""
+    pairs = {name: given if isinstance(given, tuple) else (given, TEXT_COLUMN) for name, given in declared.items()}
+    return {name: (str((folder / texts).resolve()), column) for name, (texts, column) in pairs.items()}
+
+
+def _tasks_of(chosen: Sequence[Task | str], folder: Path) -> dict[str, Task]:
+    """Return the tasks of a ladder by name; folders are relative to the ladder's. GLUE's start as in the paper, unless
+    they are declared otherwise.
+
+    Raises:
+        ValueError: two tasks have the same name, a task changes one of GLUE, has no folder or an impossible metric, or
+            starts from itself or from a task that is not there.
+    """
+    tasks: dict[str, Task] = {}
+    for each in chosen:
+        task = glue_task(each) if isinstance(each, str) else each
+        if task.name in tasks:
+            raise ValueError(f"TASKS has {task.name!r} twice")
+        if not task.is_own and task != glue_task(task.name).model_copy(update={"starts_from": task.starts_from}):
+            raise ValueError(f"TASKS declares {task.name!r}, which is one of GLUE: name it, or give yours another name")
+        if task.is_own:
+            if not task.folder:
+                raise ValueError(f"task {task.name} has no folder: name the one with its files, relative to this file")
+            task = task.model_copy(update={"folder": str((folder / task.folder).resolve())})
+        tasks[task.name] = task
+    _refuse_wrong_starts(tasks)
+    if own := [task for task in tasks.values() if task.is_own]:
+        from neobert.glue.metrics import refuse_impossible_metrics  # imports scikit-learn
+
+        for task in own:
+            refuse_impossible_metrics(task)
+    return tasks
+
+
+def _refuse_wrong_starts(tasks: Mapping[str, Task]) -> None:
+    for task in tasks.values():
+        if task.is_own and task.starts_from not in (None, *tasks):
+            hint = did_you_mean(str(task.starts_from), tasks)
+            raise ValueError(f"task {task.name} starts from {task.starts_from!r}, which is not in TASKS: {hint}")
+        line = [task.name]
+        while (before := tasks[line[-1]].starts_from) in tasks:
+            if before in line:
+                raise ValueError(f"task {task.name} starts from itself, by way of {', '.join(line[1:]) or 'nothing'}")
+            line.append(str(before))
+
+
+def glue_task(name: str) -> Task:
+    """Return a task of GLUE, which starts as in the paper."""
+    return TASKS[name].model_copy(update={"starts_from": papers_ladder.STARTS_FROM.get(name)})
+
+
+def _spaces_of(declared: Mapping[str, Mapping[str, Any]]) -> dict[str, Space]:
+    """Return the spaces of searches that a ladder declares by distributions of Optuna."""
+    if not declared:
+        return {}
+    from neobert.search.samplers import space_of  # imports optuna
+
+    if taken := [name for name in ("limited", "extended") if name in declared]:
+        raise ValueError(f"GRIDS has {taken[0]!r}, the name of a grid that every ladder has: choose another")
+    return {name: space_of(axes) for name, axes in declared.items()}
+
+
+# Proving
+
+
+def proved(own: Ladder) -> Ladder:
+    """Return a ladder after checking that every variant is its parent plus what it declares, however it was made, that
+    its parts can be built, and that the rules of the scales can be applied.
+
+    Raises:
+        ValueError: a check fails.
+    """
+    corpora = (*CORPORA, *own.corpora)
+    for name, rules in own.scales.items():
+        _refuse_wrong_types(rules, f"SCALES[{name!r}]")
+    for variant in own.variants.values():
+        _prove_variant(variant, own.variants)
+    for variant in own.variants.values():
+        recipe = variant.recipe.pretraining
+        try:
+            _require_parts(recipe)
+        except Exception as error:  # whatever a user's class raises
+            kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+            raise ValueError(f"{variant.name} cannot be built: {kind}{error}") from error
+        if (corpus := recipe.data.corpus) not in corpora:
+            raise ValueError(f"{variant.name} reads corpus {corpus!r}: {did_you_mean(corpus, corpora)}")
+        floor = recipe.optimization.floor_fraction
+        if recipe.stages[0].decay_steps == 0 and recipe.start is None and floor < 1:
+            raise ValueError(
+                f"{variant.name}: with decay_steps 0 the learning rate of its first stage stays at the floor, "
+                f"{floor:g} of the peak: for the peak, set stable_steps to the steps of the stage, and decay_steps "
+                "behind them"
+            )
+    for name in own.scales:
+        _prove_scale(own, name)
+    if own.published is not None and not own.published.is_dir():
+        raise ValueError(f"PUBLISHED names {own.published}, which is no folder of CSV files")
+    return own
+
+
+def _refuse_wrong_types(value: Declared, where: str) -> None:
+    try:
+        TypeAdapter(type(value)).validate_python(dict(vars(value)))
+    except ValidationError as error:
+        raise ValueError(f"{where}: {findings_in(error)}") from error
+
+
+def _prove_variant(variant: Variant, variants: Mapping[str, Variant]) -> None:
+    _refuse_wrong_types(variant, f"variant {variant.name}")
+    for modification in variant.modifications:
+        _refuse_wrong_types(modification, f"variant {variant.name}: modification {modification.title!r}")
+    parent = variant.parent
+    if parent is None:
+        if variant.modifications:
+            raise ValueError(f"{variant.name} declares modifications of a parent, and it has none: give it one")
+        return
+    if variants.get(parent.name) is not parent:
+        raise ValueError(
+            f"{variant.name} continues {parent.name}, which the file does not hold: import or declare it there by name"
+        )
+    way = [variant]
+    while (above := way[-1].parent) is not None:
+        way.append(above)
+        if any(above is each for each in way[:-1]):
+            names = " → ".join(each.name for each in reversed(way))
+            raise ValueError(f"{variant.name} has no baseline, because its parents form a cycle: {names}")
+    prove(variant.name, parent.recipe, variant.recipe, variant.modifications)
+
+
+def _require_parts(recipe: Pretraining) -> None:
+    """Build a model with own parts, without memory for its weights, and call its own decay."""
+    if has_own_parts(recipe.model):
+        parameter_count(recipe.model, recipe.longest_context)
+    optimization = recipe.optimization
+    if is_own(optimization.optimizer):
+        from neobert.training.optimization import OPTIMIZERS  # imports torch
+
+        given, settings = (None, optimization), optimization.settings
+        OPTIMIZERS.require(optimization.optimizer, *given, settings=settings, field="optimizer")
+    SHARES_LEFT.make(optimization.decay, 0.5, settings=optimization.settings, field="decay")
+
+
+def _prove_scale(own: Ladder, name: str) -> None:
+    """Check that the rules of a scale can be applied to every variant, also where the result is impossible, which is
+    refused when it is planned."""
+    if (documents := own.scales[name].documents) < 1:
+        raise ValueError(f"SCALES[{name!r}]: documents is {documents}, and must be at least 1")
+    for variant in own.variants.values():
+        for vocabulary in ("trained", "published"):
+            try:
+                scaled(own, variant.recipe, name, vocabulary)
+            except ValueError:
+                continue
+            except Exception as error:
+                raise ValueError(
+                    f"SCALES[{name!r}] cannot be applied to {variant.name} with a {vocabulary} vocabulary: "
+                    f"{type(error).__name__}: {error}"
+                ) from error

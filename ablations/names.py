@@ -51,7 +51,7 @@ def shorter(variant: Variant, share: float) -> Variant:
 
 
 @dataclass(frozen=True)
-class Number:
+class NamedNumber:
     """A number that a name can set: its text in names (empty if it is impossible), how to write it, and the variant
     that has it. Names have numbers in the order of `place`."""
 
@@ -61,24 +61,24 @@ class Number:
     place: int = 1
 
 
-def _number_of(field: str) -> Number:
+def _number_of(field: str) -> NamedNumber:
     def make(variant: Variant, value: float) -> Variant:
         title, source = f"{field} {value:g} at every scale", "a reading of this study, not the paper"
         change = Modification(title, source, optimization={field: value}, unscaled=True)
         return variant.derive(with_number(variant.name, field, value), change, kept=variant.kept)
 
-    return Number("{:g}".format, f"up to six digits, as @{field}-0.95", make)
+    return NamedNumber("{:g}".format, f"up to six digits, as @{field}-0.95", make)
 
 
 NUMBERS = {
-    "steps": Number(
+    "steps": NamedNumber(
         lambda share: f"{share:g}" if SHARE.fullmatch(f"{share:g}") else "",
         "a share between 0 and 1 in up to three digits, as @steps0.25",
         shorter,
         place=0,
     ),
     **{field: _number_of(field) for field in FIELDS},
-    "rate": Number(rate_text, "one or two digits and a power of ten, as @rate2.8e-3", at_rate, place=2),
+    "rate": NamedNumber(rate_text, "one or two digits and a power of ten, as @rate2.8e-3", at_rate, place=2),
 }
 
 
@@ -99,7 +99,10 @@ def _with_numbers(ladder: Ladder, name: str) -> Variant | None:
         return None
     for field, text in numbers:
         if field not in NUMBERS:
-            raise ValueError(f"{name!r} names no number of the optimizer: {did_you_mean(field, FIELDS)}")
+            raise ValueError(
+                f"{name!r} names no number of the optimizer: {did_you_mean(field, FIELDS)}; for another peak learning "
+                f"rate write {base}@rate1e-3"
+            )
         try:
             value = float(text)
         except ValueError:
@@ -244,6 +247,9 @@ def _expanded(ladder: Ladder, name: str) -> list[Variant]:
         return on_ladder[start : end + 1]
     if variant := named(ladder, name):
         return [variant]
+    first, _, last = name.partition("-")
+    if first in known and last in known:
+        raise ValueError(f"there is no variant {name!r}: for all from {first} to {last} write {first}..{last}")
     raise ValueError(
         _unknown(name, [*known, *names_of_design(ladder, "leave-one-out"), *names_of_design(ladder, "add-one")])
     )

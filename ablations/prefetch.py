@@ -15,7 +15,7 @@ import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,15 +23,13 @@ from typing import TYPE_CHECKING
 if __name__ == "__main__":  # a script's own folder would hide packages of the same names as its modules
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from ablations.launch.flags import add_benchmark_flag, add_stages_flag
-from ablations.loading import add_ladder_flag, add_scale_flag, load
+from ablations.launch.flags import add_benchmark_flag, add_ladder_flag, add_scale_flag, add_stages_flag
 from neobert.command_line import byte_count, count, guarded, parser_from
 from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_RUN_FAILED, RunFailed, exit_code
 from neobert.files import inside
 
 if TYPE_CHECKING:
-    from ablations.ladders import Ladder
-    from neobert.data.download import Needs, PlannedItem, Selection
+    from neobert.data.download import DownloadPlan, Needs, PlannedItem
 
 DOWNLOADS = 4
 
@@ -68,70 +66,95 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
+@dataclass(frozen=True)
+class Request:
+    """What is asked for: the data that a plan `needs` in a folder.
+
+    `command` downloads what is missing of it. `most_bytes` bounds the size of each corpus. With `check` nothing is
+    downloaded; contents are compared, or only sizes.
+    """
+
+    folder: Path
+    needs: "Needs"
+    command: str
+    most_bytes: int | None
+    workers: int
+    dry_run: bool
+    check: str | None
+    as_json: bool
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code (0 done, 1 disk or damage, 2 refused, 3 something is missing)."""
     parser = build_parser()
     options = parser.parse_args(arguments)
     if options.benchmark and "mteb" not in options.stages:
         parser.error("--benchmark goes with --stages … mteb")
-    return guarded("prefetch.py", lambda: _run(options, load(options.ladder)), options.data_dir)
+
+    def prefetch() -> int:
+        request = _request(options)
+        return _check(request) if request.check else _download(request)
+
+    return guarded("prefetch.py", prefetch, options.data_dir)
 
 
-def _run(options: argparse.Namespace, ladder: "Ladder") -> int:
+def _request(options: argparse.Namespace) -> Request:
     from ablations.launch.checks import requirements
+    from ablations.loading import load
     from ablations.names import chosen_variants
     from ablations.paper_models import chosen_models
 
-    options.scale = ladder.scale_named(options.scale)
-    chosen = chosen_variants(ladder, options.variant)
-    needs = requirements(ladder, chosen, options.scale, options.stages, options.benchmark)
-    needs = replace(needs, models=chosen_models(options.models))
-    return _check(options, needs) if options.check else _download(options, needs)
+    ladder = load(options.ladder)
+    chosen, scale = chosen_variants(ladder, options.variant), ladder.scale_named(options.scale)
+    needs = requirements(ladder, chosen, scale, options.stages, options.benchmark)
+    words = ["python", "ablations/prefetch.py", "--variant", *options.variant, "--data-dir", str(options.data_dir)]
+    words += ["--scale", scale, "--stages", *options.stages]
+    words += ["--benchmark", *options.benchmark] if options.benchmark else []
+    words += ["--ladder", options.ladder] if options.ladder else []
+    words += ["--models", *options.models] if options.models else []
+    words += ["--most-bytes", str(options.most_bytes)] if options.most_bytes else []
+    return Request(
+        folder=options.data_dir,
+        needs=replace(needs, models=chosen_models(options.models)),
+        command=shlex.join(words),
+        most_bytes=options.most_bytes,
+        workers=options.workers,
+        dry_run=options.dry_run,
+        check=options.check,
+        as_json=options.json,
+    )
 
 
-def _check(options: argparse.Namespace, needs: "Needs") -> int:
+def _check(request: Request) -> int:
     from neobert.data.download import items_of, verify_prefetch
 
-    found = verify_prefetch(options.data_dir, needs, contents=options.check == "contents")
-    command = _command(options)
-    if options.json:
+    found = verify_prefetch(request.folder, request.needs, contents=request.check == "contents")
+    if request.as_json:
         entries = [
-            {"item": gap.item.name, "reason": gap.reason, "from": gap.item.repositories, "command": command}
+            {"item": gap.item.name, "reason": gap.reason, "from": gap.item.repositories, "command": request.command}
             for gap in found
         ]
         print(json.dumps(entries, indent=1))
     else:
         for gap in found:
             print(f"missing: {gap.item.name}: {gap.reason} (from {gap.item.repositories})")
-        checked = sum(1 for _ in items_of(needs))
-        print(f"download it with: {command}" if found else f"complete: {checked} items, read without a network")
+        checked = sum(1 for _ in items_of(request.needs))
+        print(f"download it with: {request.command}" if found else f"complete: {checked} items, read without a network")
     return EXIT_MISSING if found else EXIT_DONE
 
 
-def _command(options: argparse.Namespace) -> str:
-    """Return the command that downloads what is missing for the same plan."""
-    words = ["python", "ablations/prefetch.py", "--variant", *options.variant, "--data-dir", str(options.data_dir)]
-    words += ["--scale", options.scale, "--stages", *options.stages]
-    words += ["--benchmark", *options.benchmark] if options.benchmark else []
-    words += ["--ladder", options.ladder] if options.ladder else []
-    words += ["--models", *options.models] if options.models else []
-    words += ["--most-bytes", str(options.most_bytes)] if options.most_bytes else []
-    return shlex.join(words)
-
-
-def _download(options: argparse.Namespace, needs: "Needs") -> int:
+def _download(request: Request) -> int:
     from neobert.console import logs
     from neobert.data.download import download, items_of, require_room, select
 
-    folder: Path = options.data_dir
     errors: list[Exception] = []
-    with nullcontext() if options.dry_run else sole_prefetch(folder):
-        selection = select(folder, list(items_of(needs)), most_bytes=options.most_bytes)
-        _print_plan(selection, as_json=options.json)
-        require_room(folder, selection.missing_bytes)
-        if not options.dry_run:
+    with nullcontext() if request.dry_run else sole_prefetch(request.folder):
+        selection = select(request.folder, list(items_of(request.needs)), most_bytes=request.most_bytes)
+        _print_plan(selection, as_json=request.as_json)
+        require_room(request.folder, selection.missing_bytes)
+        if not request.dry_run:
             report = partial(logs().print, markup=False)
-            errors = download(folder, selection, workers=options.workers, report=report)
+            errors = download(request.folder, selection, workers=request.workers, report=report)
     for problem in [*selection.problems, *map(str, errors)]:
         print(f"prefetch.py: {problem}", file=sys.stderr)
     codes = {exit_code(error) for error in errors} | ({EXIT_MISSING} if selection.problems else set())
@@ -151,7 +174,7 @@ def sole_prefetch(folder: Path) -> Iterator[None]:
         yield
 
 
-def _print_plan(selection: "Selection", *, as_json: bool) -> None:
+def _print_plan(selection: "DownloadPlan", *, as_json: bool) -> None:
     from neobert.console import output, quantity, table
 
     if as_json:

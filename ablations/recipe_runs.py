@@ -22,7 +22,7 @@ from neobert.glue.task_data import data_origin, missing_data
 from neobert.glue.tasks import SELECTION_RULES, Task
 from neobert.identity import neutral_values
 from neobert.kinds.contrastive import ContrastiveRun, PairSet
-from neobert.kinds.glue import GlueStudy, Start
+from neobert.kinds.glue import GlueStudy, TrialStart
 from neobert.kinds.mteb import EmbeddingEvaluation, MeasuredEncoder
 from neobert.kinds.pretraining import PretrainingRun
 from neobert.kinds.readouts import BLIMP, ReadoutEvaluation, ReadoutName
@@ -139,15 +139,16 @@ def glue_studies(
     for task in _in_order(ladder):
         if task in missing:
             continue
-        start, before = Start(kind="pretraining", task=None, study=None, rule=None, reason=None), ladder.start_of(task)
+        about = ladder.tasks[task]
+        start = TrialStart(kind="pretraining", task=None, study=None, rule=None, reason=None)
+        before = about.starts_from
         if before is not None and before in studies:
             study = studies[before]
             rule = SELECTION_RULES[study.protocol.decisive_metric]
-            start = Start(kind="study", task=before, study=study.id, rule=rule, reason=None)
+            start = TrialStart(kind="study", task=before, study=study.id, rule=rule, reason=None)
         elif before is not None:
             reason = missing.get(before, f"{before} is none of the ladder's tasks")
             start = start.model_copy(update={"reason": reason})
-        about = ladder.tasks[task]
         studies[task] = GlueStudy(
             task=task,
             weights=encoder.id,
@@ -166,10 +167,10 @@ def glue_studies(
 
 def _in_order(own: Ladder) -> list[str]:
     """Return the tasks of a ladder, those that others start from first."""
-    befores = [own.start_of(task) for task in own.tasks]
+    befores = [task.starts_from for task in own.tasks.values()]
 
     def depth(task: str) -> int:
-        before = own.start_of(task) if task in own.tasks else None
+        before = own.tasks[task].starts_from if task in own.tasks else None
         return 0 if before is None else 1 + depth(before)
 
     return sorted(own.tasks, key=lambda task: depth(task) if task in befores else len(befores))

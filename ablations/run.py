@@ -35,15 +35,14 @@ from ablations.launch.flags import (
     selection_from,
     workspace_from,
 )
-from ablations.loading import load
 from neobert.command_line import Parser, guarded, parser_from, seed
 from neobert.errors import EXIT_DONE
 from neobert.runs.kinds import STAGES_OF_VARIANTS
 
 if TYPE_CHECKING:
     from ablations.launch.execute import Workspace
+    from ablations.launch.request import Selection
     from ablations.plan import VariantRow
-    from ablations.request import Selection
     from neobert.data.sources import Source
 
 MODEL_STAGES = ("contrastive",)
@@ -169,7 +168,7 @@ def _run_variants(workspace: "Workspace") -> int:
 
 def _show_plan(workspace: "Workspace", rows: "Sequence[VariantRow]", lines: Sequence[str]) -> int:
     """Print the plan, the batch files for SLURM and the lines; refuse stages that do not fit."""
-    from ablations.launch.checks import corpus_lines, misfits, refuse, require_scorable_tasks
+    from ablations.launch.checks import corpus_lines, misfits, refuse, require_room, require_scorable_tasks
     from ablations.launch.costs import Machine, PlanCosts
     from ablations.launch.listing import print_plan
     from ablations.launch.submit import plan_jobs, submitter_of
@@ -181,6 +180,7 @@ def _show_plan(workspace: "Workspace", rows: "Sequence[VariantRow]", lines: Sequ
         jobs = submitter_of(workspace.selection, place, layout).preview(plan_jobs(layout, rows, place.profile))
     if place.cluster == "here":
         place.refuse_here()
+        require_room(rows, place.workers)
     machine = Machine.of(place, workspace.execution, workspace.scale)
     print_plan(rows, PlanCosts(layout, rows, workspace.source, machine), as_json=workspace.as_json)
     beside = [*jobs.splitlines(), *lines, *_tokenizer_lines(workspace.source)]
@@ -216,8 +216,8 @@ def _list(words: Sequence[str]) -> int:
 def _print_ladder(selection: "Selection", *, as_json: bool) -> int:
     from ablations.launch.execute import open_workspace
     from ablations.launch.listing import print_ladder
+    from ablations.launch.request import Place
     from ablations.recipe_runs import MissingTask
-    from ablations.request import Place
 
     workspace = open_workspace(selection, Place(), dry_run=True)
     try:
@@ -238,6 +238,7 @@ def _cancel(words: Sequence[str]) -> int:
 
 def _cancel_jobs(flags: Flags) -> int:
     from ablations.launch.submit import JobFilter, cancel_jobs
+    from ablations.loading import load
     from ablations.names import chosen_variants, names_of_design
     from neobert.console import logs
     from neobert.runs.layout import Layout

@@ -28,12 +28,12 @@ from rich.live import Live
 from rich.text import Text
 
 from ablations.ladders import Ladder
-from ablations.loading import add_ladder_flag, load, papers
+from ablations.launch.flags import add_ladder_flag
 from neobert.command_line import guarded, parser_from, seconds_of_a_day
 from neobert.console import Listing, logs, output, table
 from neobert.errors import EXIT_DONE, name_first
 from neobert.runs.collected import RunFiles
-from neobert.runs.index import STATES, Cause, Row, State, Worker, age, causes_of, read_index
+from neobert.runs.index import STATES, Cause, PartHolder, Row, State, age, causes_of, read_index
 from neobert.runs.layout import Layout
 
 WATCH_SECONDS = 5.0
@@ -84,7 +84,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error("--watch draws and --json prints once: choose one of them")
 
     def show() -> int:
-        ladder = None if options.ladder is None else load(options.ladder)
+        ladder = None
+        if options.ladder is not None:
+            from ablations.loading import load  # takes longer than the rest
+
+            ladder = load(options.ladder)
         wanted = Wanted(options.runs.resolve(), ladder, options.variant or (), options.state or STATES)
         return _show(wanted, options.watch, as_json=options.json, tracebacks=options.errors)
 
@@ -115,6 +119,8 @@ class Wanted:
         if self.ladder is not None:
             rows = [row for row in rows if self.ladder.is_named(row.ladder, layout)]
         if self.variants:
+            from ablations.loading import papers
+
             names = _variant_names(self.variants, rows, self.ladder or papers())
             rows = [row for row in rows if names.intersection(row.variants)]
         return rows, index.problems
@@ -266,7 +272,7 @@ def _result(row: Row) -> str | None:
     return None if row.loss is None else f"loss {row.loss:.3f}"
 
 
-def _owners(workers: Sequence[Worker]) -> str:
+def _owners(workers: Sequence[PartHolder]) -> str:
     """Return the hosts and jobs that work on a run, each once with its number of workers."""
     places = [f"{worker.host} job {worker.job}" if worker.job else worker.host for worker in workers]
     return ", ".join(f"{place} ×{count}" if count > 1 else place for place, count in Counter(places).items())

@@ -14,9 +14,10 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
 
-from benchmarks.measuring import OPERATIONS_RATIO, write_result
+from benchmarks.measuring import OPERATIONS_RATIO, three_digits, write_result
 from neobert.command_line import count, guarded, parser_from
 from neobert.files import read_json, replace_file
+from neobert.processes import gpu_variables
 from reports.tables import markdown_row
 
 BENCHMARKS = {
@@ -83,12 +84,12 @@ def table(results: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _row(result: Mapping[str, Any]) -> tuple[str, ...]:
-    machine, equal = result["machine"], result["figures"].get(OPERATIONS_RATIO)
+    machine, equal, spread = result["machine"], result["figures"].get(OPERATIONS_RATIO), result.get("range")
     return (
         f"[{result['name']}](results/{result['name']}.json)",
-        f"{result['ratio']:.3g}",
+        three_digits(result["ratio"]) + (f" ({' to '.join(map(three_digits, spread))})" if spread else ""),
         f"≥ {result['goal']['bound']:g}",
-        "yes" if result["met"] else "**missed**",
+        f"open: {result['open']}" if result.get("open") else "yes" if result["met"] else "**missed**",
         "–" if equal is None else f"{equal:.3g}",
         result["goal"]["of"],
         machine["gpu"] or f"{machine['processor']}, {machine['cores']} cores",
@@ -97,7 +98,10 @@ def _row(result: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 if __name__ == "__main__":
-    if "OMP_WAIT_POLICY" not in os.environ:  # threads that spin on shared cores would block those they wait for
-        environment = os.environ | {"OMP_WAIT_POLICY": "PASSIVE"}  # read while torch is imported, so for a new start
+    # As in workers. Read while torch is imported, so for a new start. Threads that spin on shared cores would block
+    # those that they wait for.
+    variables = {"OMP_WAIT_POLICY": "PASSIVE"} | gpu_variables(os.environ)
+    if not variables.keys() <= os.environ.keys():
+        environment = variables | os.environ
         os.execve(sys.executable, [sys.executable, "-m", "benchmarks", *sys.argv[1:]], environment)
     sys.exit(main(sys.argv[1:]))

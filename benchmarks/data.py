@@ -1,4 +1,4 @@
-"""Tokenising and packing against datasets.map; documents for others."""
+"""Tokenising and packing against datasets.map; random documents for others, some as long as web pages."""
 
 import argparse
 import os
@@ -11,14 +11,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
 
 from benchmarks.measuring import Result, Timing, comparison, in_new_process, time_call, time_in_turns
 from neobert.data.batches import collate, micro_batches
 from neobert.data.masking import counter_hash
 from neobert.data.packing import pack_documents
-from neobert.data.shards import TOKEN, Integers, TokenizedCorpus, all_documents, prepare
+from neobert.data.shards import FRAME_TOKENS, TOKEN, Integers, TokenizedCorpus, all_documents, prepare
 from neobert.data.sources import open_source
-from neobert.data.tokenizers import SpecialIds, load_tokenizer
+from neobert.data.tokenizers import TOKENIZER_FILE, TOKENIZER_FOLDERS, SpecialIds, load_tokenizer
 from neobert.processes import available_cores
 from neobert.recipe import Masking
 
@@ -36,6 +41,36 @@ def random_corpus(lengths: Integers, vocabulary_size: int) -> TokenizedCorpus:
     tokens = generator.integers(ids.first_text_id, ids.end_text_id, size=int(lengths.sum())).astype(np.uint16)
     hashes = generator.integers(0, 2**63, size=len(lengths)).astype(np.uint64)
     return TokenizedCorpus(ids, lengths, 4 * lengths, hashes, (tokens,), {})
+
+
+WEB_MEAN, WEB_SIGMA = 620.0, 1.0
+"""Log-normal lengths of web pages: 600 billion tokens in 968 million documents (RefinedWeb, Penedo et al. 2023)."""
+
+
+def web_lengths(count: int, at_least: int = SHORTEST) -> Integers:
+    """Return lengths (count,) distributed as those of web pages, uncut, with at least `at_least` tokens."""
+    generator = np.random.default_rng(0)
+    kept = np.empty(0, dtype=np.int64)
+    while len(kept) < count:
+        drawn = generator.lognormal(np.log(WEB_MEAN) - WEB_SIGMA**2 / 2, WEB_SIGMA, size=4 * count)
+        kept = np.concatenate([kept, drawn[drawn >= at_least].astype(np.int64)])
+    return kept[:count]
+
+
+def write_web_pages(folder: Path, count: int, vocabulary_size: int) -> None:
+    """Write a folder for `--data`: `count` texts of random words as long as web pages (corpus
+    "web"), and a tokenizer with one token for each word."""
+    special = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+    words = np.array([*special, *(f"w{number}" for number in range(vocabulary_size - len(special)))])
+    tokenizer = Tokenizer(WordLevel({word: number for number, word in enumerate(words)}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = WhitespaceSplit()
+    tokenizers = folder / "tokenizers" / TOKENIZER_FOLDERS["wordpiece"]
+    tokenizers.mkdir(parents=True)
+    tokenizer.save(str(tokenizers / TOKENIZER_FILE))
+    generator = np.random.default_rng(0)
+    texts = [" ".join(generator.choice(words[len(special) :], length)) for length in web_lengths(count) - FRAME_TOKENS]
+    (folder / "corpora" / "web").mkdir(parents=True)
+    pq.write_table(pa.table({"text": texts}), folder / "corpora" / "web" / "pages.parquet")
 
 
 # From text files to rows of tokens on disk: ours, and datasets.map with run_mlm's grouping.
@@ -64,7 +99,7 @@ def measure(options: argparse.Namespace) -> Iterator[Result]:
         }
     figures = comparison(OURS, PEER, timings) | {"megabytes": MEGABYTES}
     rows = {way: found[-1].returned for way, found in timings.items()}
-    yield Result("data_tokenize", figures["ratio"]["wall"], figures | {"rows": rows})
+    yield Result("data_tokenize", figures["ratio"]["wall"], figures | {"rows": rows, "processes": available_cores()})
 
 
 def tokenize(way: str, folder: Path) -> Timing[int]:

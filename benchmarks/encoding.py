@@ -92,4 +92,4 @@ def compare(sides: Sides, repetitions: int) -> dict[str, Any]:
             run()
         counted[name] = counter.get_total_flops()
     figures |= {"operations": counted, OPERATIONS_RATIO: round(counted[best] / counted[OURS], 3)}
-    return figures | {"least cosine": round(cosine, 6), "threads": 1}
+    return figures | {"least cosine": round(cosine, 6), "threads": torch.get_num_threads()}

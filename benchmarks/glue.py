@@ -1,88 +1,138 @@
-"""Speed of a small fine-tuning grid with this project's worker and with transformers' Trainer, on a CPU."""
+"""Speed of a small fine-tuning grid with this project's worker and with transformers' Trainer."""
 
 import argparse
+import math
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from unittest import mock
+
+import torch
 
 from ablations.api import TrainedVariant, train
 from ablations.launch.execute import Workspace
 from ablations.recipe_runs import variant_studies
 from ablations.scaling import scaled_variant, vocabulary_of
-from benchmarks.measuring import Result, comparison, in_new_process, time_in_turns
-from benchmarks.trainer_peer import train_point
+from benchmarks.measuring import Result, Timing, comparison, in_new_process, paired_ratio, summary, time_in_turns
+from benchmarks.trainer_peer import train_points
 from neobert.export.huggingface import require_packages
 from neobert.export.publishing import export
 from neobert.kinds.glue import GlueStudy
-from neobert.processes import worker_environment
+from neobert.processes import REPOSITORY, worker_environment
 from neobert.recipe import Point
 from neobert.runs.records import read_record
 from neobert.runs.run_file import write_run_file
 
-VARIANT, PRETRAINING_STEPS, TRAIN_EXAMPLES, EPOCHS = "M10", 20, 256, 3
-TASKS = ("cola", "mrpc")
-POINTS = tuple(Point(batch_size=size, learning_rate=3e-4, weight_decay=1e-2) for size in (4, 8))
+SPEED_LADDER, REPETITIONS = REPOSITORY / "benchmarks" / "speed.py", 3
+OURS, THEIRS, TOGETHER = "one worker", "Trainer, one process a point", "Trainer, one process for all points"
 Grid = Mapping[str, tuple[GlueStudy, Point]]
-OURS, THEIRS = "one worker", "Trainer, one process a point"
+Trials = Mapping[str, Mapping[str, Any]]
+"""Steps, seconds and more of each point."""
+
+
+class GridSetting(NamedTuple):
+    """A grid on a variant that was pre-trained at a scale, for `steps` steps or all."""
+
+    variant: str
+    scale: str
+    steps: int | None
+    tasks: tuple[str, ...]
+    batch_sizes: tuple[int, ...]
+    learning_rate: float
+    train_examples: int | None
+    epochs: int
+
+    def points(self) -> tuple[Point, ...]:
+        """Return the points of every task."""
+        rate = self.learning_rate
+        return tuple(Point(batch_size=size, learning_rate=rate, weight_decay=1e-2) for size in self.batch_sizes)
+
+
+CPU_SETTING = GridSetting("M9", "smoke", 20, ("cola", "mrpc"), (4, 8), 3e-4, train_examples=256, epochs=3)
+GPU_SETTING = GridSetting("M8", "initial", None, ("rte", "mrpc", "cola"), (16, 32), 1e-5, train_examples=None, epochs=1)
+"""Whole tasks at 28 × 768, with initial weights."""
 
 
 def measure(options: argparse.Namespace) -> Iterator[Result]:
-    """Grid points on CoLA and MRPC: one worker process for all of them, against transformers' Trainer in a fresh
-    process a point. Same weights, examples, batch sizes, rates, steps and numbers of evaluations."""
+    """Grid points on tasks of GLUE: one worker process for all of them, against transformers' Trainer in a fresh
+    process a point, and in one for all. Same weights, examples, batch sizes, rates, steps and numbers of
+    evaluations. On a GPU whole tasks at 28 × 768, else parts of two at smoke scale."""
     require_packages("accelerate")  # without which Trainer refuses to start
-    with tempfile.TemporaryDirectory() as folder, mock.patch.dict(os.environ, CUDA_VISIBLE_DEVICES=""):
-        trained = train(VARIANT, "smoke", steps=PRETRAINING_STEPS, data=options.data, runs=folder, workers=1)
+    on_gpu = torch.cuda.is_available()
+    setting = GPU_SETTING if on_gpu else CPU_SETTING
+    with tempfile.TemporaryDirectory() as folder:
+        place = {"data": options.data, "runs": Path(folder) / "runs", "workers": 1, "ladder": SPEED_LADDER}
+        trained = train(setting.variant, setting.scale, steps=setting.steps, **place)
         model = Path(folder) / "exported"
         export(trained.folder, "hf", model, None, with_code=False)
-        studies = few_studies(trained)
-        grid = {f"{each.task}, batch {point.batch_size}": (each, point) for each in studies for point in POINTS}
+        studies = few_studies(trained, setting)
+        grid = {f"{each.task}, batch {point.batch_size}": (each, point) for each in studies for point in each.points}
+        alone = [{name: point} for name, point in grid.items()]
         sides = {
-            OURS: partial(train_by_worker, trained.workspace, grid),
-            THEIRS: partial(train_by_trainer, trained.workspace, grid, model),
+            OURS: partial(train_by_worker, trained.workspace, grid, setting.variant),
+            THEIRS: partial(train_by_trainer, trained.workspace, alone, model),
+            TOGETHER: partial(train_by_trainer, trained.workspace, [grid], model),
         }
-        timings = time_in_turns(sides, options.repetitions or 1)
+        timings = time_in_turns(sides, options.repetitions or REPETITIONS)
     for point, outcome in timings[THEIRS][0].returned.items():
         losses = outcome["losses"]
-        assert losses[-1] < losses[0], f"{point}: the training loss of Trainer did not go down: {losses}"
-    figures = comparison(OURS, THEIRS, timings)
-    trials = {f"trials of {side}": found[0].returned for side, found in timings.items()}
-    yield Result("glue_over_trainer", figures["ratio"]["processor"], figures | trials)
+        learned = all(map(math.isfinite, losses)) if on_gpu else losses[-1] < losses[0]
+        assert learned, f"{point}: the training loss of Trainer did not go down: {losses}"
+    figures = figures_of(timings)
+    ratio = figures["ratio"]["wall" if on_gpu else "processor"]
+    yield Result(f"glue_over_trainer{'_gpu' if on_gpu else ''}", ratio, figures)
 
 
-def few_studies(trained: TrainedVariant) -> list[GlueStudy]:
-    """Return the study of each task with few examples and points. Both tasks start from pre-training (in the ladder,
-    MRPC starts from MNLI)."""
+def few_studies(trained: TrainedVariant, setting: GridSetting) -> list[GlueStudy]:
+    """Return the study of each task with the points of the setting. All start from pre-training, as CoLA does in the
+    ladder (other tasks start from MNLI)."""
     ladder, source = trained.workspace.ladder, trained.workspace.source
-    recipe, _ = scaled_variant(ladder, ladder.variants[VARIANT], "smoke", vocabulary_of(source))
+    recipe, _ = scaled_variant(ladder, ladder.variants[setting.variant], setting.scale, vocabulary_of(source))
     planned = {study.task: study for study in variant_studies(ladder, recipe, trained.stages, 0, source)}
-    protocol = planned[TASKS[0]].protocol.model_copy(update={"train_examples": TRAIN_EXAMPLES, "epochs": EPOCHS})
-    changes = {"protocol": protocol, "starts_from": planned[TASKS[0]].starts_from, "points": POINTS}
-    return [planned[task].model_copy(update=changes) for task in TASKS]
+    cola, size = planned["cola"], {"train_examples": setting.train_examples, "epochs": setting.epochs}
+    changes = {"protocol": cola.protocol.model_copy(update=size), "starts_from": cola.starts_from}
+    return [planned[task].model_copy(update=changes | {"points": setting.points()}) for task in setting.tasks]
 
 
-def train_by_worker(workspace: Workspace, grid: Grid) -> dict[str, Any]:
+def figures_of(timings: Mapping[str, Sequence[Timing[Trials]]]) -> dict[str, Any]:
+    """Return the ratios of speed over Trainer, and of each side the seconds of its trials and all others (start, data,
+    weights and records), by the clock."""
+    figures: dict[str, Any] = comparison(OURS, THEIRS, timings)
+    figures["ratio, one process for all points"] = paired_ratio(timings[OURS], timings[TOGETHER])
+    for side, found in timings.items():
+        trials = [sum(trial["seconds"] for trial in timing.returned.values()) for timing in found]
+        others = [timing.wall - seconds for timing, seconds in zip(found, trials, strict=True)]
+        figures[f"seconds of {side}"] = {"trials": summary(trials), "overhead": summary(others)}
+        figures[f"trials of {side}"] = found[0].returned
+    return figures
+
+
+def train_by_worker(workspace: Workspace, grid: Grid, variant: str) -> Trials:
     """Train all points anew in one worker; return steps and seconds of each."""
     layout, execution = workspace.layout, workspace.execution
     shutil.rmtree(layout.root / "glue", ignore_errors=True)
     studies = {study.task: study for study, _ in grid.values()}
     for study in studies.values():
-        write_run_file(layout, study, workspace.specification, execution, {"variants": [VARIANT]})
+        write_run_file(layout, study, workspace.specification, execution, {"variants": [variant]})
     references = (f"glue/{task}/studies/{study.id}" for task, study in studies.items())
     command = [sys.executable, "-m", "neobert.runs.worker", "--runs", str(layout.root), *references]
     subprocess.run(command, check=True, env=worker_environment(execution.threads))
     records = {name: read_record(study.trial(layout, point).record) for name, (study, point) in grid.items()}
-    return {name: {key: record[key] for key in ("steps", "seconds")} for name, record in records.items()}
+    own = {"threads": execution.threads}
+    return {name: {key: record[key] for key in ("steps", "seconds")} | own for name, record in records.items()}
 
 
-def train_by_trainer(workspace: Workspace, grid: Grid, model: Path) -> dict[str, Any]:
-    """Train each point with Trainer in a process of its own, one after the other."""
-    with mock.patch.dict(os.environ, worker_environment(1) | {"TRANSFORMERS_VERBOSITY": "error"}):
-        source = workspace.specification
-        return {name: in_new_process(train_point, str(model), source, *each) for name, each in grid.items()}
+def train_by_trainer(workspace: Workspace, grids: Sequence[Grid], model: Path) -> Trials:
+    """Train each grid with Trainer in a process of its own, one after the other."""
+    found: dict[str, Any] = {}
+    threads = workspace.execution.threads
+    with mock.patch.dict(os.environ, worker_environment(threads) | {"TRANSFORMERS_VERBOSITY": "error"}):
+        for grid in grids:
+            found |= in_new_process(train_points, str(model), workspace.specification, grid)
+    return found

@@ -3,6 +3,7 @@
 Contenders take turns, and medians of paired ratios count.
 """
 
+import gc
 import os
 import platform
 import resource
@@ -13,8 +14,10 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from decimal import ROUND_DOWN, Context
 from functools import partial
 from multiprocessing import get_context
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -86,15 +89,29 @@ def burst(step: Step, steps: int) -> int:
 
 
 def race(contenders: Mapping[str, Callable[[], Step]], *, rounds: int, steps: int) -> Race:
-    """Make and warm up every contender, then time a burst of `steps` steps of each in every round."""
-    bursts: dict[str, Callable[[], int]] = {}
+    """Make and warm up every contender, then time a burst of `steps` steps of each in every round. On a GPU one
+    contender comes after the other, and has the memory for itself."""
+    on_gpu = torch.cuda.is_available()
+    timings: dict[str, list[Timing[int]]] = {}
+    for group in [{name: make} for name, make in contenders.items()] if on_gpu else [contenders]:
+        timings |= _race_together(group, rounds, steps)
+        if on_gpu:
+            torch.compiler.reset()
+            gc.collect()
+            torch.cuda.empty_cache()
+    return {name: [timing.per(timing.returned) for timing in own] for name, own in timings.items()}
+
+
+def _race_together(
+    contenders: Mapping[str, Callable[[], Step]], rounds: int, steps: int
+) -> dict[str, list[Timing[int]]]:
+    bursts = {}
     with torch._dynamo.config.patch(recompile_limit=64):  # beyond 8 forms of a class, it would fall back to eager
         for name, make in contenders.items():
             step = make()
             burst(step, 2)  # warms up
             bursts[name] = partial(burst, step, steps)
-        timings = time_in_turns(bursts, rounds)
-    return {name: [timing.per(timing.returned) for timing in own] for name, own in timings.items()}
+        return time_in_turns(bursts, rounds)
 
 
 def tokens_per_second(found: Race) -> dict[str, int]:
@@ -108,27 +125,35 @@ def fastest(found: Race, beginning: str) -> str:
     return max((name for name in found if f"{name}, ".startswith(f"{beginning}, ")), key=lambda name: speeds[name])
 
 
-def median_ratio(own: Sequence[Timing[Any]], other: Sequence[Timing[Any]]) -> dict[str, float]:
-    """Return the medians of the paired ratios own / other, by clock and by processor time."""
-    pairs = list(zip(own, other, strict=True))
-    return {
-        "wall": round(statistics.median(a.wall / b.wall for a, b in pairs), 3),
-        "processor": round(statistics.median(a.processor / b.processor for a, b in pairs), 3),
-    }
+def summary(values: Sequence[float]) -> dict[str, float]:
+    """Return median, lowest and highest."""
+    found = {"median": statistics.median(values), "lowest": min(values), "highest": max(values)}
+    return {name: round(value, 3) for name, value in found.items()}
 
 
-def lowest_ratio(found: Race, pairs: Pairs) -> tuple[float, dict[str, Any]]:
-    """Return the lowest ratio over all pairs, and figures with that of every pair. A ratio is the median over rounds of
-    the speed of our fastest contender / their fastest one, by the clock."""
+Ratio = Mapping[str, Mapping[str, float]]
+"""Summaries of paired ratios, by clock ("wall") and by processor time ("processor")."""
+
+
+def paired_ratio(own: Sequence[Timing[Any]], other: Sequence[Timing[Any]]) -> Ratio:
+    """Return the summary of the paired ratios of speed, which are those of times other / own."""
+    pairs = list(zip(other, own, strict=True))
+    by_processor = summary([a.processor / b.processor for a, b in pairs])
+    return {"wall": summary([a.wall / b.wall for a, b in pairs]), "processor": by_processor}
+
+
+def lowest_ratio(found: Race, pairs: Pairs) -> tuple[Mapping[str, float], dict[str, Any]]:
+    """Return the ratio of the pair with the lowest median, and figures with that of every pair. A ratio is the speed of
+    our fastest contender / their fastest one, by the clock."""
     best = [(fastest(found, ours), fastest(found, theirs)) for ours, theirs in pairs]
-    ratios = {f"{ours} / {theirs}": median_ratio(found[theirs], found[ours]) for ours, theirs in best}
+    ratios = {f"{ours} / {theirs}": paired_ratio(found[ours], found[theirs]) for ours, theirs in best}
     figures = {"speed, ours / theirs": ratios, "real tokens per second": tokens_per_second(found)}
-    return min(ratio["wall"] for ratio in ratios.values()), figures
+    return min((ratio["wall"] for ratio in ratios.values()), key=itemgetter("median")), figures
 
 
 def comparison(ours: str, theirs: str, timings: Mapping[str, Sequence[Timing[Any]]]) -> dict[str, Any]:
     """Return the figures of two sides that did the same work: the ratio of their speeds, and all times of both."""
-    figures: dict[str, Any] = {"ratio": median_ratio(timings[theirs], timings[ours])}
+    figures: dict[str, Any] = {"ratio": paired_ratio(timings[ours], timings[theirs])}
     for name in (ours, theirs):
         figures[name] = {
             "wall_seconds": [round(timing.wall, 2) for timing in timings[name]],
@@ -138,11 +163,17 @@ def comparison(ours: str, theirs: str, timings: Mapping[str, Sequence[Timing[Any
 
 
 class Result(NamedTuple):
-    """A measurement under the name of a goal."""
+    """A measurement under the name of a goal. `ratio` is a `summary`. `open` is why it neither meets nor misses it."""
 
     name: str
-    ratio: float
+    ratio: Mapping[str, float]
     figures: dict[str, Any]
+    open: str | None = None
+
+
+def three_digits(ratio: float) -> str:
+    """Return a ratio with three significant digits, rounded down, so that none below a goal is shown as the goal."""
+    return f"{float(Context(prec=3, rounding=ROUND_DOWN).create_decimal(str(ratio))):g}"
 
 
 def device_name(device: torch.device) -> str:
@@ -156,9 +187,11 @@ def write_result(result: Result, goal: Mapping[str, Any], folder: Path) -> None:
     commit = made["commit"] and made["commit"][:12] + ("+" if made["dirty"] else "")
     content = {
         "name": result.name,
-        "ratio": round(result.ratio, 3),
+        "ratio": result.ratio["median"],
+        "range": [result.ratio["lowest"], result.ratio["highest"]],
         "goal": goal,
-        "met": result.ratio >= goal["bound"],
+        "met": None if result.open else result.ratio["median"] >= goal["bound"],
+        "open": result.open,
         "figures": result.figures,
         "machine": {
             "processor": device_name(torch.device("cpu")),

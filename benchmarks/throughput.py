@@ -15,7 +15,16 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.contenders import huggingface_shape, neobert_recipe
-from benchmarks.measuring import OPERATIONS_RATIO, Result, count_operations, device_name, fastest, median_ratio, race
+from benchmarks.measuring import (
+    OPERATIONS_RATIO,
+    Race,
+    Result,
+    count_operations,
+    device_name,
+    fastest,
+    paired_ratio,
+    race,
+)
 from neobert.execution import utc_now
 from neobert.files import replace_file
 from neobert.identity import identity, plain
@@ -95,52 +104,65 @@ class Forward(NamedTuple):
     """Forward passes of an encoder over batches of (rows, tokens)."""
 
     encoder: Encoder
-    module: nn.Module
     rows: int
     tokens: int
+    precision: Precision
+    attention: str
+    device: torch.device
+
+    @property
+    def name(self) -> str:
+        """Encoder and tokens of a batch."""
+        return f"{self.encoder.name}, {self.rows * self.tokens} tokens a batch"
+
+    def build(self) -> nn.Module:
+        """Build the encoder on its device."""
+        return self.encoder.build(self.attention).to(self.device, DTYPES[self.precision])
 
     def make(self) -> Callable[[], int]:
         """Return a step over random text without padding."""
-        token_ids = torch.randint(1000, 30_000, (self.rows, self.tokens)).to(next(self.module.parameters()).device)
+        module = self.build()
+        token_ids = torch.randint(1000, 30_000, (self.rows, self.tokens)).to(self.device)
 
         @torch.inference_mode()
         def step() -> int:
-            self.hidden_states(token_ids)
+            self.hidden_states(module, token_ids)
             return token_ids.numel()
 
         return step
 
-    def hidden_states(self, token_ids: Tensor) -> Tensor:
+    def hidden_states(self, module: nn.Module, token_ids: Tensor) -> Tensor:
         """Return the hidden states (rows, tokens, width) of token ids (rows, tokens)."""
         if self.encoder.family == "neobert":
-            hidden: Tensor = self.module(token_ids, whole_rows_plan(token_ids))
+            hidden: Tensor = module(token_ids, whole_rows_plan(token_ids))
         else:
-            hidden = self.module(input_ids=token_ids).last_hidden_state
+            hidden = module(input_ids=token_ids).last_hidden_state
         return hidden
 
 
-def throughput_record(
-    forward: Forward, speeds: Sequence[float], setting: ThroughputSetting, attention: str, started_at: str
-) -> dict[str, Any]:
-    """Return a record of the tokens per second in each round: their median, standard deviation and provenance."""
-    device = device_name(next(forward.module.parameters()).device)
+def throughput_record(forward: Forward, speeds: Sequence[float], steps: int, started_at: str) -> dict[str, Any]:
+    """Return a record of the tokens per second in each round, of `steps` steps: their median, standard deviation and
+    provenance."""
+    device = device_name(forward.device)
+    with torch.device("meta"):
+        module = forward.encoder.build(forward.attention)
     config = ThroughputConfig(
         model=forward.encoder.name,
-        parameters=sum(parameter.numel() for parameter in forward.module.parameters()),
+        parameters=sum(parameter.numel() for parameter in module.parameters()),
         sequence_tokens=forward.tokens,
         batch_size=forward.rows,
-        precision=setting.precision,
+        precision=forward.precision,
         compiled=False,
-        steps=setting.steps * len(speeds),
+        steps=steps * len(speeds),
     )
-    decisive = (config.model, config.sequence_tokens, setting.precision, attention, device)
+    decisive = (config.model, config.sequence_tokens, config.precision, forward.attention, device)
     return {
         "kind": "throughput",
         "id": identity(["throughput", *decisive]),
         "state": "done",
         "inputs": {},
         "config": plain(config),
-        "labels": {"pass": "forward, without gradients, hidden states", "attention": attention},
+        "labels": {"pass": "forward, without gradients, hidden states", "attention": forward.attention},
         "scores": plain(ThroughputScores(tokens_per_second=statistics.median(speeds), spread=statistics.stdev(speeds))),
         "seed": 0,
         "device": device,
@@ -150,39 +172,49 @@ def throughput_record(
 
 
 def measure(options: argparse.Namespace) -> Iterator[Result]:
-    """Tokens a second of encoders against sequence length: with a GPU the real sizes, else scaled-down ones on the CPU.
-    Records go to FOLDER/throughput. The ratio is by the clock on a GPU, else by processor time."""
-    on_gpu, device = torch.cuda.is_available(), set_up_device()
-    setting = GPU_SETTING if on_gpu else CPU_SETTING
-    attention = "flash_attention_2" if on_gpu and is_flash_attn_available() else "sdpa"
-    modules = [encoder.build(attention).to(device, DTYPES[setting.precision]) for encoder in setting.encoders]
+    """Tokens a second of encoders against sequence length: with a GPU the real sizes, else scaled-down ones on one
+    thread. Records go to FOLDER/throughput. The ratio is by the clock on a GPU, else by processor time."""
+    torch.set_num_threads(1)
+    setting, device = GPU_SETTING if torch.cuda.is_available() else CPU_SETTING, set_up_device()
     for tokens in setting.lengths:
-        started_at = utc_now()
-        passes = {
-            f"{encoder.name}, {size} tokens a batch": Forward(encoder, module, size // tokens, tokens)
-            for encoder, module in zip(setting.encoders, modules, strict=True)
-            if tokens <= BERT_POSITIONS or encoder.family in ("neobert", "modernbert")
-            for size in setting.batch_tokens
-        }
+        started_at, passes = utc_now(), passes_of(setting, tokens, device)
         found = race({name: each.make for name, each in passes.items()}, rounds=ROUNDS, steps=setting.steps)
-        best = {each.encoder.name: fastest(found, each.encoder.name) for each in passes.values()}
-        for name in best.values():
-            speeds = [1 / timing.wall for timing in found[name]]
-            record = throughput_record(passes[name], speeds, setting, attention, started_at)
+        best = {each.encoder.name: passes[fastest(found, each.encoder.name)] for each in passes.values()}
+        for forward in best.values():
+            speeds = [1 / timing.wall for timing in found[forward.name]]
+            record = throughput_record(forward, speeds, setting.steps, started_at)
             replace_file(Layout(options.folder).throughput(str(record["id"])), sealed(record))  # replaces an older one
         if tokens == setting.compared:
-            own, other = (best[encoder.name] for encoder in setting.encoders[:2])
-            ratio = median_ratio(found[other], found[own])
-            counted = count_operations({name: passes[name].make for name in (own, other)}, 1)
-            figures = {
-                "ratio": ratio,
-                OPERATIONS_RATIO: round(counted[other] / counted[own], 3),
-                "operations per token": counted,
-                "attention of Hugging Face's models": attention,
-                "threads": torch.get_num_threads(),
-            }
-            yield Result(
-                f"throughput_over_modernbert{'_gpu' if on_gpu else ''}",
-                ratio["wall" if on_gpu else "processor"],
-                figures,
-            )
+            yield compared(found, *(best[encoder.name] for encoder in setting.encoders[:2]))
+
+
+def passes_of(setting: ThroughputSetting, tokens: int, device: torch.device) -> dict[str, Forward]:
+    """Return by name the passes with `tokens` tokens a row, of all encoders that have so many positions."""
+    attention = "flash_attention_2" if device.type == "cuda" and is_flash_attn_available() else "sdpa"
+    passes = [
+        Forward(encoder, size // tokens, tokens, setting.precision, attention, device)
+        for encoder in setting.encoders
+        if tokens <= BERT_POSITIONS or encoder.family in ("neobert", "modernbert")
+        for size in setting.batch_tokens
+    ]
+    return {each.name: each for each in passes}
+
+
+def compared(found: Race, own: Forward, other: Forward) -> Result:
+    """Return the result of two passes, open on a GPU where the other one lacks its kernels of attention."""
+    on_gpu, ratio = own.device.type == "cuda", paired_ratio(found[own.name], found[other.name])
+    counted = count_operations({each.name: each.make for each in (own, other)}, 1)
+    figures = {
+        "ratio": ratio,
+        OPERATIONS_RATIO: round(counted[other.name] / counted[own.name], 3),
+        "operations per token": counted,
+        "attention of Hugging Face's models": other.attention,
+        "threads": torch.get_num_threads(),
+    }
+    lacks_kernels = on_gpu and other.attention != "flash_attention_2"
+    return Result(
+        f"throughput_over_modernbert{'_gpu' if on_gpu else ''}",
+        ratio["wall" if on_gpu else "processor"],
+        figures,
+        open="flash-attn missing" if lacks_kernels else None,
+    )

@@ -1,6 +1,7 @@
-"""Fine-tuning of one grid point with transformers: what a script around `Trainer` does."""
+"""Fine-tuning of grid points with transformers: what a script around `Trainer` does."""
 
 import tempfile
+from collections.abc import Mapping
 from typing import Any
 
 from neobert.glue.tasks import task_named
@@ -10,14 +11,25 @@ from neobert.runs.run_file import SourceSpecification
 from neobert.training.schedule import FineTuningSchedule
 
 
-def train_point(model: str, source: SourceSpecification, study: GlueStudy, point: Point) -> dict[str, Any]:
-    """Train an exported model; return its losses, steps and seconds."""
-    with tempfile.TemporaryDirectory() as folder:
-        trainer = trainer_of(model, source, study, point, folder)
-        trainer.train()
-    history = trainer.state.log_history
-    losses = [entry["loss"] for entry in history if "loss" in entry]
-    return {"losses": losses, "steps": trainer.state.global_step, "seconds": history[-1]["train_runtime"]}
+def train_points(
+    model: str, source: SourceSpecification, grid: Mapping[str, tuple[GlueStudy, Point]]
+) -> dict[str, dict[str, Any]]:
+    """Train an exported model at every point; return losses, steps, seconds and threads of each."""
+    import torch
+
+    found = {}
+    for name, (study, point) in grid.items():
+        with tempfile.TemporaryDirectory() as folder:
+            trainer = trainer_of(model, source, study, point, folder)
+            trainer.train()
+        history = trainer.state.log_history
+        found[name] = {
+            "losses": [entry["loss"] for entry in history if "loss" in entry],
+            "steps": trainer.state.global_step,
+            "seconds": history[-1]["train_runtime"],
+            "threads": torch.get_num_threads(),
+        }
+    return found
 
 
 def trainer_of(model: str, source: SourceSpecification, study: GlueStudy, point: Point, folder: str) -> Any:
@@ -55,8 +67,8 @@ def trainer_of(model: str, source: SourceSpecification, study: GlueStudy, point:
         seed=study.seed,
         report_to="none",
         disable_tqdm=True,
-        use_cpu=True,
-        dataloader_pin_memory=False,
+        use_cpu=not torch.cuda.is_available(),
+        dataloader_pin_memory=torch.cuda.is_available(),
     )
     classifier = transformers.AutoModelForSequenceClassification.from_pretrained(
         model,

@@ -233,9 +233,12 @@ class StopRequest:
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 GPU_DEVICES = ("nvidia[0-9]*", "kfd", "dxg")
-PLACE_VARIABLES = frozenset(
-    ("SLURM_PROCID", "SLURM_STEP_ID", "SLURM_LOCALID", "NEOBERT_RENDEZVOUS", "RANK", "LOCAL_RANK", "WORLD_SIZE")
+KEY_VARIABLE = "NEOBERT_RENDEZVOUS"
+"""The variable that says to which attempt of a job a rank belongs."""
+RANK_VARIABLES = frozenset(
+    (KEY_VARIABLE, "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 )
+PLACE_VARIABLES = RANK_VARIABLES | {"SLURM_PROCID", "SLURM_STEP_ID", "SLURM_LOCALID"}
 
 
 def available_cores() -> int:
@@ -311,11 +314,22 @@ def visible_gpus() -> tuple[str, ...]:
     """
     if not any(path.exists() for pattern in GPU_DEVICES for path in Path("/dev").glob(pattern)):
         return ()
-    command = [sys.executable, "-P", "-c", "import torch; print(torch.cuda.device_count())"]
-    count = int(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.split()[-1])
+    count = _ask_torch("torch.cuda.device_count()")
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
     names = named.split(",") if named else [str(index) for index in range(count)]
     return tuple(name.strip() for name in names[:count])
+
+
+@cache
+def gpu_memory_bytes() -> int:
+    """Return the memory of the smallest GPU that a worker would see."""
+    return _ask_torch("min(torch.cuda.mem_get_info(gpu)[1] for gpu in range(torch.cuda.device_count()))")
+
+
+def _ask_torch(expression: str) -> int:
+    """Return the value of an expression in another process, so that this one keeps no memory of a GPU."""
+    command = [sys.executable, "-P", "-c", f"import torch; print({expression})"]
+    return int(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.split()[-1])
 
 
 def without_place(environment: Mapping[str, str]) -> dict[str, str]:

@@ -17,7 +17,7 @@ if not __package__:  # run as a script: the repository in place of the script's 
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 from ablations.ladders import is_as_kept
-from ablations.loading import add_ladder_flag, load
+from ablations.launch.flags import add_ladder_flag
 from neobert.command_line import Parser, guarded, refuse_no_folder
 from neobert.errors import EXIT_DONE, DamagedFile, MissingData
 
@@ -149,6 +149,9 @@ def _restore(arguments: argparse.Namespace, _ladder: "Ladder") -> int:
 def main(given: list[str] | None = None) -> int:
     """Run the command; return its exit code."""
     arguments = _arguments(given)
+
+    from ablations.loading import load
+
     act = _collect if arguments.restore is None else _restore
     return guarded("collect.py", lambda: act(arguments, load(arguments.ladder)), arguments.out or arguments.runs)
 

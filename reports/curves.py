@@ -4,8 +4,7 @@ import math
 import os
 import statistics
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -28,23 +27,13 @@ Array = NDArray[np.float64]
 Points = tuple[tuple[float, float], ...]
 
 
-class Stage(NamedTuple):
-    """A finished stage of pre-training: its index, the run that it continues, its steps, and the SHA-256 of its curve
-    (None in older records)."""
-
-    id: str
-    number: int
-    previous: str | None
-    steps: int
-    curve_sha256: str | None
-
-
 class Curves:
     """Reader of metrics.jsonl files; each is read once. Steps are counted over all stages of a run. `problems` has a
     sentence for each unusable file."""
 
     def __init__(self, files: RunFiles, runs: pd.DataFrame) -> None:
-        self._files, self._stages, self._layout = files, stages_of(runs), Layout(files.root)
+        self._files, self._layout = files, Layout(files.root)
+        self._runs = {run.id: run for run in runs.itertuples()}
         self._kept: dict[str, Array] = {}  # as there may be thousands of runs
         self.problems: list[str] = []
 
@@ -57,52 +46,36 @@ class Curves:
     def _lines_of(self, run: str) -> list[Line]:
         lines: list[Line] = []
         offset = 0
-        for stage in stages_up_to(run, self._stages):
-            own = self._read(stage)
+        for stage in self.stages_up_to(run):
+            own = self._read(stage.id, stage.curve_sha256)
             if not own:
                 return []
             lines += [{**line, "step": line["step"] + offset} for line in own] if offset else own
-            offset += stage.steps
+            offset += stage.weights.stages[-1].steps
         return lines
 
-    def _read(self, stage: Stage) -> list[Line]:
-        path = self._layout.pretraining(stage.id) / "metrics.jsonl"
+    def stages_up_to(self, run: str) -> list[Any]:
+        """Return the rows of the runs that a run continues, as far as they have records, and its own. Cycles are
+        ignored."""
+        found = [self._runs[run]]
+        while (previous := self._runs.get(found[0].previous)) is not None and previous.stage < found[0].stage:
+            found.insert(0, previous)
+        return found
+
+    def _read(self, run: str, sha256: str | None) -> list[Line]:
+        """Read the metrics.jsonl of a run; none if there is no file, or if it differs from what the record says."""
+        path = self._layout.pretraining(run) / "metrics.jsonl"
         try:
             if reason := self._files.why_not(path):
                 raise DamagedFile(reason)
-            return [_checked(line) for line in read_curve(path, stage.curve_sha256)]
+            if sha256 is not None:
+                require_digest(path, sha256)
+            return [_checked(line) for line in whole_lines(path)]
         except UNUSABLE as error:
             reason = str(error).replace(f"{self._layout.root}{os.sep}", "")
             problem = f"the curve of {path.relative_to(self._layout.root)} is left out: {reason}"
             self.problems += [] if problem in self.problems else [problem]
             return []
-
-
-def read_curve(path: Path, sha256: str | None) -> list[Line]:
-    """Return the lines of a metrics.jsonl; none if there is no file. `sha256` is that in the record of its run.
-
-    Raises:
-        DamagedFile: the file is missing or differs from what the record says.
-        ValueError: a line is damaged.
-    """
-    if sha256 is not None:
-        require_digest(path, sha256)
-    return whole_lines(path)
-
-
-def stages_of(runs: pd.DataFrame) -> dict[str, Stage]:
-    """Return the finished stages by id."""
-    steps = [weights.stages[-1].steps for weights in runs.weights]
-    facts = zip(runs.id, runs.stage, runs.previous, steps, runs.curve_sha256, strict=True)
-    return {stage[0]: Stage(*stage) for stage in facts}
-
-
-def stages_up_to(run: str, stages: Mapping[str, Stage]) -> list[Stage]:
-    """Return the stages that a run continues, as far as they have records, and the run itself. Cycles are ignored."""
-    found = [stages[run]]
-    while (previous := stages.get(found[0].previous or "")) is not None and previous.number < found[0].number:
-        found.insert(0, previous)
-    return found
 
 
 def _checked(line: Line) -> Line:
@@ -115,13 +88,9 @@ def _checked(line: Line) -> Line:
 
 def thinned(lines: Sequence[Mapping[str, float]]) -> Points:
     """Return at most PIECES points: the mean step and mean loss of equal stretches of lines."""
-    return tuple(
-        (statistics.fmean(line["step"] for line in piece), statistics.fmean(line["loss"] for line in piece))
-        for piece in stretches(lines)
-    )
-
-
-def stretches(lines: Sequence[Mapping[str, Any]]) -> list[Sequence[Mapping[str, Any]]]:
-    """Split lines into at most PIECES stretches of equal length."""
     size = max(1, math.ceil(len(lines) / PIECES))
-    return [lines[start : start + size] for start in range(0, len(lines), size)]
+    stretches = [lines[start : start + size] for start in range(0, len(lines), size)]
+    return tuple(
+        (statistics.fmean(line["step"] for line in own), statistics.fmean(line["loss"] for line in own))
+        for own in stretches
+    )

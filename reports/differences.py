@@ -11,12 +11,12 @@ from itertools import chain, product
 
 import pandas as pd
 
-from neobert.glue.tasks import TASKS, task_title
+from neobert.glue.tasks import task_title
 from neobert.identity import canonical
 from reports.frames import describe_difference
 from reports.remarks import why_no_average
 from reports.rows import Study
-from reports.scores import POINTS_OF_SCORE, Estimate, Row, estimate_by_seed
+from reports.scores import POINTS_OF_SCORE, Estimate, ScoreRow, estimate_by_seed
 from reports.statistics import Difference, Judged, judge
 
 LADDER, ALTERNATIVES, LEAVE_ONE_OUT, ADD_ONE, OWN_RATES = (
@@ -61,7 +61,7 @@ class Measure:
 
 
 @dataclass(frozen=True)
-class Step:
+class ComparedStep:
     """A variant and its parent in one measure.
 
     `text` says on what it is measured, such as the corpus. `difference` has the values of both by paired seed of
@@ -94,22 +94,22 @@ class Step:
         return f"not compared: {self.reason}" if self.judged is None else self.judged.word
 
 
-def find_steps(study: Study) -> tuple[Step, ...]:
+def find_steps(study: Study) -> tuple[ComparedStep, ...]:
     """Return all steps by design and measure, in the order of the ladder. The steps of one design in one measure are
     one family of tests."""
-    families: dict[tuple[str, str], list[Step]] = defaultdict(list)
+    families: dict[tuple[str, str], list[ComparedStep]] = defaultdict(list)
     for design, variant, parent in _compared_rows(study):
         for step in _Pair(design, variant, parent).steps(study):
             families[design, step.measure.name].append(step)
     return tuple(chain.from_iterable(map(_judged, families.values())))
 
 
-def _judged(family: Sequence[Step]) -> Iterator[Step]:
+def _judged(family: Sequence[ComparedStep]) -> Iterator[ComparedStep]:
     judged = iter(judge([step.difference for step in family if not step.reason]))
     yield from (step if step.reason else replace(step, judged=next(judged)) for step in family)
 
 
-def _compared_rows(study: Study) -> Iterator[tuple[str, Row, Row]]:
+def _compared_rows(study: Study) -> Iterator[tuple[str, ScoreRow, ScoreRow]]:
     """Yield (design, variant, parent) for every pair that designs compare. Pairs with the runs of an earlier one are
     left out of leave-one-out and add-one."""
     seen = set()
@@ -120,7 +120,7 @@ def _compared_rows(study: Study) -> Iterator[tuple[str, Row, Row]]:
             yield design, variant, parent
 
 
-def _pairs_of_designs(study: Study) -> Iterator[tuple[str, Row, Row]]:
+def _pairs_of_designs(study: Study) -> Iterator[tuple[str, ScoreRow, ScoreRow]]:
     rows = study.compared_rows
     for row in study.last_rows.values():
         if row.parent:
@@ -135,7 +135,7 @@ def _pairs_of_designs(study: Study) -> Iterator[tuple[str, Row, Row]]:
     yield from ((OWN_RATES, *pair) for pair in pairs_at_own_rates(study))
 
 
-def pairs_at_own_rates(study: Study) -> Iterator[tuple[Row, Row]]:
+def pairs_at_own_rates(study: Study) -> Iterator[tuple[ScoreRow, ScoreRow]]:
     """Yield the steps of the ladder with both arms at the best rates of their sweeps."""
     for row in study.last_rows.values():
         if row.name in study.ladder.steps and row.parent:
@@ -149,18 +149,18 @@ class _Pair:
     """Two rows that a design compares."""
 
     design: str
-    variant: Row
-    parent: Row
+    variant: ScoreRow
+    parent: ScoreRow
 
     @property
-    def _rows(self) -> tuple[Row, Row]:
+    def _rows(self) -> tuple[ScoreRow, ScoreRow]:
         return self.variant, self.parent
 
-    def steps(self, study: Study) -> Iterator[Step]:
+    def steps(self, study: Study) -> Iterator[ComparedStep]:
         """Yield a step for every measure that one of the two has."""
-        if study.ladder.fine_tunes_on_glue:
+        if len(study.averaged_tasks) > 1:
             yield self._in_glue(study)
-            yield from map(self._in_task, filter(self._has_score, study.averaged_tasks))
+        yield from map(self._in_task, filter(self._has_score, study.averaged_tasks))
         if self.variant.recipe.pretraining != self.parent.recipe.pretraining:
             yield self._in_loss()
         yield from self._in_embeddings(study)
@@ -170,12 +170,12 @@ class _Pair:
     def _has_score(self, task: str) -> bool:
         return any(task in row.cells and row.cells[task].score for row in self._rows)
 
-    def _without_values(self, measure: Measure, text: str = "", reason: str = "") -> Step:
+    def _without_values(self, measure: Measure, text: str = "", reason: str = "") -> ComparedStep:
         trained = not any(row.untrained for row in self._rows)
         difference = Difference({}, {}, measure.margin, measure.higher_is_better, trained)
-        return Step(self.design, self.variant.name, self.parent.name, measure, text, difference, reason=reason)
+        return ComparedStep(self.design, self.variant.name, self.parent.name, measure, text, difference, reason=reason)
 
-    def _subtract(self, measure: Measure, text: str, estimates: Sequence[Estimate]) -> Step:
+    def _subtract(self, measure: Measure, text: str, estimates: Sequence[Estimate]) -> ComparedStep:
         """Return the step with the values at the common seeds; notes name the seeds of only one side."""
         step, (ours, theirs) = self._without_values(measure, text), estimates
         common = sorted(ours.by_seeds.keys() & theirs.by_seeds.keys())
@@ -189,36 +189,34 @@ class _Pair:
         reason = "" if common else f"{self.variant.name} and {self.parent.name} have no seed in common"
         return _with_values(step, values, reason, notes)
 
-    def _in_glue(self, study: Study) -> Step:
+    def _in_glue(self, study: Study) -> ComparedStep:
         """Return the step in mean scores over the tasks, in points. A side that lacks a task has no mean."""
         tasks = study.averaged_tasks
-        text = "" if study.is_average else f"mean of {' '.join(tasks)}"
         lacking = [row for row in self._rows if row.mean_over(tasks) is None]
         reason = "; ".join(_why_no_mean(row, tasks, study) for row in lacking)
-        return self._in_scores(Measure(GLUE, POINTS, MARGINS[GLUE]), text, tasks, reason)
+        return self._in_scores(Measure(study.quantity, POINTS, MARGINS[GLUE]), tasks, reason)
 
-    def _in_task(self, task: str) -> Step:
+    def _in_task(self, task: str) -> ComparedStep:
         """Return the step in one task of GLUE or of the ladder, in points."""
         lacking = [row.name for row in self._rows if row.mean_over([task]) is None]
         reason = f"no score of {' and '.join(lacking)}" if lacking else ""
-        title = TASKS[task].title if task in TASKS else task
-        return self._in_scores(Measure(title, POINTS, MARGINS["a task"]), "", [task], reason)
+        return self._in_scores(Measure(task_title(task), POINTS, MARGINS["a task"]), [task], reason)
 
-    def _in_scores(self, measure: Measure, text: str, tasks: Sequence[str], reason: str) -> Step:
+    def _in_scores(self, measure: Measure, tasks: Sequence[str], reason: str) -> ComparedStep:
         means = [mean for row in self._rows if (mean := row.mean_over(tasks)) is not None]
         reason = reason or why_scores_not_paired(*self._rows, tasks) or self._why_other_choice()
         if reason:
-            return self._without_values(measure, text, reason)
+            return self._without_values(measure, reason=reason)
         common = means[0].by_seeds.keys() & means[1].by_seeds.keys()
         ids = {trial for row in self._rows for trial in row.trial_ids(tasks, common)}
-        return replace(self._subtract(measure, text, means), ids=tuple(sorted(ids)))
+        return replace(self._subtract(measure, "", means), ids=tuple(sorted(ids)))
 
     def _why_other_choice(self) -> str:
         grids = [set(row.recipe.grid.points()) for row in self._rows]
         is_choice = self.variant.recipe.pretraining == self.parent.recipe.pretraining and grids[0] != grids[1]
         return OTHER_GRID if is_choice else ""
 
-    def _in_loss(self) -> Step:
+    def _in_loss(self) -> ComparedStep:
         """Return the step in held-out loss on the corpus that the variant was trained on: in nats per token for models
         with the same tokens and lengths, else in bits per byte, in the longest common context."""
         variant, parent = self._rows
@@ -245,7 +243,7 @@ class _Pair:
             return self._without_values(measure, text, reason)
         return self._on_same_texts(self._subtract(measure, text, losses), corpus)
 
-    def _on_same_texts(self, step: Step, corpus: str) -> Step:
+    def _on_same_texts(self, step: ComparedStep, corpus: str) -> ComparedStep:
         """Return a step in losses without the seeds measured on different held-out documents, and with the run ids."""
         runs = pd.concat([row.runs for row in self._rows])
         heldout = pd.concat([row.heldout for row in self._rows])
@@ -261,7 +259,7 @@ class _Pair:
             step = _with_values(step, values, "" if values[0] else told, [*step.notes, f"{told} and is left out"])
         return replace(step, ids=tuple(sorted(runs.id[runs.seed.isin(values[0])])))
 
-    def _in_embeddings(self, study: Study) -> Iterator[Step]:
+    def _in_embeddings(self, study: Study) -> Iterator[ComparedStep]:
         """Yield the steps in averages of a suite under a protocol, or in means of the tasks that both have."""
         ours, theirs = ([each for each in study.embeddings if each.runs & set(row.run_ids)] for row in self._rows)
         for first, second in product(ours, theirs):
@@ -275,7 +273,7 @@ class _Pair:
                 step = self._subtract(Measure(name, POINTS, MARGINS["an MTEB average"]), text, means)
                 yield replace(step, ids=tuple(sorted({*first.records(shared), *second.records(shared)})))
 
-    def _in_minimal_pairs(self) -> Iterator[Step]:
+    def _in_minimal_pairs(self) -> Iterator[ComparedStep]:
         """Yield the step in BLiMP, if both were asked the same items."""
         variant, parent = self._rows
         if variant.recipe.pretraining == parent.recipe.pretraining or why_not_paired(variant, parent):
@@ -294,20 +292,22 @@ class _Pair:
         yield replace(step, ids=tuple(sorted(counted.id[counted.seed.isin(step.difference.ours)])))
 
 
-def _with_values(step: Step, values: Sequence[Mapping[int, float]], reason: str, notes: Sequence[str]) -> Step:
+def _with_values(
+    step: ComparedStep, values: Sequence[Mapping[int, float]], reason: str, notes: Sequence[str]
+) -> ComparedStep:
     """Return a step with the values of both arms."""
     difference = replace(step.difference, ours=values[0], theirs=values[1])
     return replace(step, difference=difference, reason=reason, notes=tuple(notes))
 
 
-def _why_no_mean(row: Row, tasks: Sequence[str], study: Study) -> str:
-    absent = [TASKS[task].title for task in tasks if row.cells[task].score is None]
+def _why_no_mean(row: ScoreRow, tasks: Sequence[str], study: Study) -> str:
+    absent = [task_title(task) for task in tasks if row.cells[task].score is None]
     if row.is_started and absent:
         return f"{row.name} has no score on {', '.join(absent)}"
     return f"{row.name}: {why_no_average(row, study) or 'no seed has all tasks'}"
 
 
-def relative_change(variant: Row, parent: Row, tasks: Sequence[str]) -> float | None:
+def relative_change(variant: ScoreRow, parent: ScoreRow, tasks: Sequence[str]) -> float | None:
     """Return the relative change of the mean score over the common seeds, in percent."""
     ours, theirs = variant.mean_over(tasks), parent.mean_over(tasks)
     if ours is None or theirs is None or why_scores_not_paired(variant, parent, tasks):
@@ -317,7 +317,7 @@ def relative_change(variant: Row, parent: Row, tasks: Sequence[str]) -> float | 
     return 100 * (statistics.fmean(ours.at(common).by_pretraining.values()) / before - 1) if before > 0 else None
 
 
-def why_not_paired(first: Row, second: Row) -> str:
+def why_not_paired(first: ScoreRow, second: ScoreRow) -> str:
     """Return why two variants cannot be compared: corpora, tokenizers or mechanisms with the same name differ. Empty if
     they can; a different corpus or tokenizer in the recipe is an effect, not a reason."""
     if first.runs.empty or second.runs.empty:
@@ -332,7 +332,7 @@ def why_not_paired(first: Row, second: Row) -> str:
     return f"{first.name} and {second.name} rest on other data or numerics: {difference}" if difference else ""
 
 
-def why_scores_not_paired(first: Row, second: Row, tasks: Sequence[str]) -> str:
+def why_scores_not_paired(first: ScoreRow, second: ScoreRow, tasks: Sequence[str]) -> str:
     """Return why two variants cannot be compared in tasks, whose data must be the same too."""
     if reason := why_not_paired(first, second):
         return reason

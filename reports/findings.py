@@ -61,7 +61,6 @@ OUTPUTS = (
     Output("table2", "Table 2, modifications", glue_tables.table2),
     Output("table3", "Table 3, GLUE", glue_tables.table3),
     Output("scores", "GLUE and losses", glue_tables.scores, formats=(), part="Scores"),
-    Output("other-scores", "GLUE and losses of other arms", glue_tables.other_scores, formats=(), part="Scores"),
     Output("own-tasks", "Own tasks", glue_tables.own_tasks, part="Scores"),
     Output("table5", "Table 5, best points", glue_tables.table5),
     Output("differences", "Differences", differences.table, differences.draw, part="Differences"),

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 if not __package__:  # run as a script: the repository in place of the script's own folder, with its `statistics`
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from ablations.loading import add_ladder_flag, load
+from ablations.launch.flags import add_ladder_flag
 from neobert.command_line import Parser, guarded, refuse_no_folder
 from neobert.errors import EXIT_DONE, EXIT_OFF, MissingData
 from neobert.files import replace_file
@@ -95,7 +95,7 @@ def _write_study(findings: "Findings", arguments: argparse.Namespace) -> dict[st
     summary = {
         "scale": study.scale,
         "data": study.data,
-        "quantity": "average" if study.is_average else f"mean of {' '.join(study.averaged_tasks)}",
+        "quantity": study.quantity,
         "scores": {name: score.mean if score else None for name, score in scores.items()},
     }
     if arguments.compare:
@@ -115,7 +115,7 @@ def _lines(ladder: "Ladder", summary: dict[str, Any]) -> Iterator[str]:
     scores = summary["scores"]
     present = [f"{name} {score:.1f}" for name, score in scores.items() if score is not None]
     missing = [name for name, score in scores.items() if score is None]
-    if ladder.fine_tunes_on_glue:
+    if ladder.glue_tasks:
         yield f"scale {summary['scale']}, data {summary['data']} ({summary['quantity']} in points)"
         yield f"  {'  '.join(present) or 'no scores'}"
         if missing:
@@ -192,6 +192,9 @@ def _print_problems(problems: Sequence[str]) -> None:
 def main(given: list[str] | None = None) -> int:
     """Run the command; return its exit code."""
     arguments = _arguments(given)
+
+    from ablations.loading import load
+
     return guarded("make_figures.py", lambda: _report(arguments, load(arguments.ladder)), arguments.out)
 
 

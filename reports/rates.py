@@ -22,7 +22,7 @@ from reports.frames import Frames, select_group, split_repeats
 
 
 @dataclass(frozen=True)
-class Sweep:
+class PilotSweep:
     """The losses of a variant over peak rates on pilot seeds, at its last stage and on its own corpus.
 
     `shared_rate` is the rate of the ladder's comparisons, `best` the name of the variant at its best rate; empty if
@@ -40,7 +40,7 @@ class Sweep:
     notes: tuple[str, ...]
 
 
-def find_sweeps(frames: Frames, recipes: Mapping[str, Pretraining], scale: Scale, data: str) -> dict[str, Sweep]:
+def find_sweeps(frames: Frames, recipes: Mapping[str, Pretraining], scale: Scale, data: str) -> dict[str, PilotSweep]:
     """Return the sweep of every ladder variant that has one, by name."""
     pilots, lost = (_by_rate(select_group(frame, scale, data)) for frame in (frames.pilots, frames.failed_pilots))
     of_pilots = frames.heldout[frames.heldout.context.isna() & frames.heldout.run.isin(set(pilots.id))]
@@ -55,7 +55,7 @@ def find_sweeps(frames: Frames, recipes: Mapping[str, Pretraining], scale: Scale
         curve = RateCurve(_by_rate_and_seed(own, "loss"), _by_rate_and_seed(failed, "error"))
         if curve.rates:
             ladder, variant, optimum = frames.ladder, frames.ladder.variants[name], curve.optimum()
-            sweeps[name] = Sweep(
+            sweeps[name] = PilotSweep(
                 variant=name,
                 shared_rate=shared_rate(ladder, variant, scale),
                 curve=curve,

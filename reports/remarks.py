@@ -11,7 +11,7 @@ from ablations.variant import change_label
 from neobert.errors import name_first
 from neobert.glue.tasks import TASKS
 from reports.rows import Study
-from reports.scores import Row
+from reports.scores import ScoreRow
 from reports.tables import escape_markdown
 
 _SMALL = "small models on little text: what differs here need not differ at the paper's scale, nor the other way round."
@@ -25,19 +25,20 @@ INCOMPLETE = "† best of an incomplete grid: some points failed or are not reco
 SHORT_LIST = 12
 MOST_NAMED = 8
 FULL_COMMIT = re.compile(r"^(\S{7})\S{33}(?!\S)")
+SHORT_COMMIT = r"\1"
 
 
 def warnings(study: Study) -> list[str]:
-    """Return the warning of the study's scale, if any, and a sentence for each of these that its records do not share:
-    committed code, version of torch, processor."""
+    """Return the warning of the study's scale, if any, and a sentence on each of these that its records do not share:
+    commit, version of torch, processor; and on uncommitted changes."""
     lines = [WARNINGS[study.scale]] if study.scale in WARNINGS else []
-    codes, versions, processors = (_rows_by(study, column) for column in ("code", "torch", "processor"))
-    if len(codes) > 1 or any(" " in code for code in codes):
-        lines.append(f"Not all records are of one committed code: {_listed_by(codes)}.")
-    if len(versions) > 1:
-        lines.append(f"Records are of several versions of torch: {_listed_by(versions)}.")
-    if len(processors) > 1:
-        lines.append(f"Records are of several processors: {_listed_by(processors)}.")
+    several = (("code", "commits"), ("torch", "versions of torch"), ("processor", "processors"))
+    for column, what in several:
+        names = _rows_by(study, column)
+        if len(names) > 1:
+            lines.append(f"Records are of several {what}: {_listed_by(names)}.")
+        elif column == "code" and any(" " in code for code in names):
+            lines.append(f"All records are of commit {FULL_COMMIT.sub(SHORT_COMMIT, next(iter(names)))}.")
     return lines
 
 
@@ -59,11 +60,11 @@ def _rows_by(study: Study, column: str) -> dict[str, list[str]]:
 
 
 def _listed_by(names: Mapping[str, Sequence[str]]) -> str:
-    listed = {FULL_COMMIT.sub(r"\1", value): name_first(rows, MOST_NAMED) for value, rows in names.items()}
+    listed = {FULL_COMMIT.sub(SHORT_COMMIT, value): name_first(rows, MOST_NAMED) for value, rows in names.items()}
     return "; ".join(f"{value}: {rows}" for value, rows in listed.items())
 
 
-def describe_change(row: Row, study: Study) -> str:
+def describe_change(row: ScoreRow, study: Study) -> str:
     """Describe the change of a row's variant at the study's scale and data."""
     assert row.variant is not None
     parent = row.variant.parent
@@ -112,7 +113,7 @@ def _spread(study: Study) -> list[str]:
     return lines
 
 
-def searches_noted(rows: Iterable[Row], mark: str = "§ ") -> list[str]:
+def searches_noted(rows: Iterable[ScoreRow], mark: str = "§ ") -> list[str]:
     """Return a sentence for each kind of search whose scores some rows have, behind the mark of such scores."""
     labels: dict[str, list[str]] = defaultdict(list)
     for row in rows:
@@ -121,9 +122,9 @@ def searches_noted(rows: Iterable[Row], mark: str = "§ ") -> list[str]:
     return [f"{mark}{sentence} ({', '.join(dict.fromkeys(own))})." for sentence, own in labels.items()]
 
 
-def why_no_average(row: Row, study: Study) -> str:
+def why_no_average(row: ScoreRow, study: Study) -> str:
     """Return why a row has no average of GLUE; empty if it has one, or if the ladder has none of its tasks."""
-    if not study.ladder.fine_tunes_on_glue:
+    if not study.ladder.glue_tasks:
         return ""
     if not any(cell.trials for cell in row.glue.values()):
         return "pre-trained, but no GLUE record of its own grid" if len(row.runs) else "no record"
@@ -134,10 +135,10 @@ def why_no_average(row: Row, study: Study) -> str:
             absent[reason].append(TASKS[task].title)
     if absent:
         return "no average; " + "; ".join(f"{', '.join(titles)}: {reason}" for reason, titles in absent.items())
-    return "" if row.average else "no average: no single seed has all eight tasks"
+    return "" if row.average else "no average: no single seed has all tasks"
 
 
-def _grid_gaps(row: Row, short: bool) -> Iterator[str]:
+def _grid_gaps(row: ScoreRow, short: bool) -> Iterator[str]:
     gaps: dict[str, list[str]] = defaultdict(list)
     for task, cell in row.glue.items():
         listed = {

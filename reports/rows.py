@@ -21,7 +21,7 @@ from ablations.scales import Scale, Vocabulary
 from ablations.scaling import scaled
 from ablations.variant import Recipe, Variant
 from neobert.errors import name_first
-from neobert.glue.tasks import TASKS, Task
+from neobert.glue.tasks import TASKS, Task, task_title
 from neobert.identity import canonical
 from neobert.kinds.glue import GlueStudy
 from reports.embeddings import EmbeddingRow, find_embeddings
@@ -36,8 +36,16 @@ from reports.frames import (
     split_repeats,
     why_of_another,
 )
-from reports.rates import Sweep, find_sweeps, variants_at_rates
-from reports.scores import POINTS_OF_SCORE, Estimate, Row, Seeds, all_tasks, count_trials, flat_mean, prefer_searches
+from reports.rates import PilotSweep, find_sweeps, variants_at_rates
+from reports.scores import (
+    POINTS_OF_SCORE,
+    Estimate,
+    ScoreRow,
+    Seeds,
+    count_trials,
+    flat_mean,
+    prefer_searches,
+)
 from reports.tables import frame_of
 
 CHECKPOINT = ["name", "stage"]
@@ -55,10 +63,10 @@ class Study:
     scale: Scale
     data: str
     vocabulary: Vocabulary
-    rows: tuple[Row, ...]
-    external: tuple[Row, ...]
-    design_rows: Mapping[str, Row]
-    sweeps: Mapping[str, Sweep]
+    rows: tuple[ScoreRow, ...]
+    external: tuple[ScoreRow, ...]
+    design_rows: Mapping[str, ScoreRow]
+    sweeps: Mapping[str, PilotSweep]
     unavailable_tasks: Mapping[str, str]
     left_out: tuple[str, ...]
 
@@ -72,12 +80,12 @@ class Study:
         return f"scale {self.scale}, data {self.data}"
 
     @property
-    def all_rows(self) -> tuple[Row, ...]:
+    def all_rows(self) -> tuple[ScoreRow, ...]:
         """The variants, followed by external models."""
         return (*self.rows, *self.external)
 
     @property
-    def recorded_rows(self) -> tuple[Row, ...]:
+    def recorded_rows(self) -> tuple[ScoreRow, ...]:
         """Every row with records: the ladder's, those of designs outside the ladder, and external models."""
         own = {row.name for row in self.rows}
         designs = [row for name, row in self.design_rows.items() if name not in own]
@@ -87,35 +95,43 @@ class Study:
     def shared_tasks(self) -> tuple[str, ...]:
         """Tasks that all rows with scores have in common."""
         scored = [set(row.scored_tasks) for row in self.rows if row.scored_tasks]
-        return tuple(task for task in TASKS if scored and all(task in tasks for tasks in scored))
+        own = self.ladder.glue_tasks
+        return tuple(task for task in own if scored and all(task in tasks for tasks in scored))
 
     @cached_property
     def averaged_tasks(self) -> tuple[str, ...]:
-        """The tasks of GLUE's mean: all eight, or the shared ones if no variant has eight."""
+        """The tasks of GLUE's mean: the ladder's, or the shared ones if no variant has a score in all of them."""
         has_average = any(row.average for row in self.last_rows.values())
-        return tuple(TASKS) if has_average or not self.shared_tasks else self.shared_tasks
+        return self.ladder.glue_tasks if has_average or not self.shared_tasks else self.shared_tasks
 
     @property
-    def is_average(self) -> bool:
-        """Whether GLUE's mean is that of all eight tasks."""
-        return self.averaged_tasks == tuple(TASKS)
+    def is_average_of_eight(self) -> bool:
+        """Whether GLUE's mean is over all eight tasks, as published averages are."""
+        return set(self.averaged_tasks) == set(TASKS)
 
     @property
     def quantity(self) -> str:
-        """Description of GLUE's mean."""
-        return "average of 8 tasks" if self.is_average else f"mean of shared tasks: {' '.join(self.averaged_tasks)}"
+        """Name of GLUE's mean."""
+        if self.is_average_of_eight:
+            return "GLUE average"
+        titles = ", ".join(map(task_title, self.averaged_tasks))
+        if len(self.averaged_tasks) == 1:
+            return titles
+        return (
+            f"mean of {titles}" if self.averaged_tasks == self.ladder.glue_tasks else f"mean of shared tasks: {titles}"
+        )
 
     @cached_property
-    def last_rows(self) -> dict[str, Row]:
+    def last_rows(self) -> dict[str, ScoreRow]:
         """The row of each variant's last checkpoint."""
         return {row.name: row for row in self.rows if row.is_last}
 
     @cached_property
-    def compared_rows(self) -> dict[str, Row]:
+    def compared_rows(self) -> dict[str, ScoreRow]:
         """Rows compared by designs: last checkpoints of the ladder and of designs, by name."""
         return {**self.design_rows, **self.last_rows}
 
-    def row_at_best_rate(self, name: str) -> Row | None:
+    def row_at_best_rate(self, name: str) -> ScoreRow | None:
         """Return the row of a ladder variant at its sweep's best rate, or at the nearest rate that counts as the same;
         None if there is no optimum or no record at that rate."""
         sweep = self.sweeps.get(name)
@@ -178,6 +194,8 @@ def read_study(frames: Frames, scale: Scale, data: str) -> Study:
     """Return the rows of one (scale, data): every variant of the ladder, and alternatives (@) with records."""
     ladder, vocabulary = frames.ladder, frames.vocabulary(scale, data)
     trials, runs = select_group(frames.trials, scale, data), frames.runs_of(scale, data)
+    is_named = trials.task.isin(list(ladder.tasks))
+    others, trials = _other_tasks(trials[~is_named]), trials[is_named]
     is_external = trials.model.notna()
     recipes = {name: scaled(ladder, variant.recipe, scale, vocabulary) for name, variant in ladder.variants.items()}
     pretraining = {name: recipes[name].pretraining for name in ladder.steps}
@@ -201,8 +219,14 @@ def read_study(frames: Frames, scale: Scale, data: str) -> Study:
         design_rows={row.name: join.with_scores(row) for row in designs},
         sweeps=find_sweeps(frames, pretraining, scale, data),
         unavailable_tasks={task: reason for own in runs.unavailable_tasks for task, reason in sorted(own.items())},
-        left_out=tuple(sorted(join.left_out)),
+        left_out=tuple(sorted([*join.left_out, *others])),
     )
+
+
+def _other_tasks(trials: pd.DataFrame) -> list[str]:
+    """Return sentences about trials on tasks that the ladder does not name."""
+    counts = trials.groupby("task").size().items()
+    return [f"{count} trial(s) on {task_title(task)}, which is not among the ladder's TASKS" for task, count in counts]
 
 
 class _Join:
@@ -257,7 +281,7 @@ class _Join:
         for plan, recipe in {_plan_of(recipe): recipe for recipe in self._recipes.values()}.items():
             protocols = {
                 (name, transfers): protocol_on(task, recipe.finetuning, transfers=transfers).model_dump_json()
-                for name, task in all_tasks(self._ladder).items()
+                for name, task in self._ladder.tasks.items()
                 for transfers in (False, True)
             }
             points = recipe.grid.points()
@@ -290,18 +314,18 @@ class _Join:
         return told
 
     @cached_property
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[ScoreRow]:
         """A row, without cells, for each checkpoint that a variant evaluates."""
         checkpoints = self._checkpoints()
         return [self._row(*each) for each in checkpoints[CHECKPOINT][checkpoints.is_evaluated].itertuples(index=False)]
 
-    def _row(self, name: str, stage: int) -> Row:
+    def _row(self, name: str, stage: int) -> ScoreRow:
         recipe, variant = self._recipes[name], self._variants[name]
         ids = set(_of(self._own, name, stage).run)
         runs, grids = self._runs[self._runs.id.isin(ids)], self._frames.studies
         heldout, answers = self._frames.heldout, self._frames.readouts_of("blimp")
         origins = set(grids.task_origin[grids.weights.isin(ids)]).union(*(own.values() for own in runs.origins))
-        return Row(
+        return ScoreRow(
             name=name,
             label=_label(self._ladder, variant, recipe.pretraining.stages[stage].context),
             source=variant.source,
@@ -318,18 +342,23 @@ class _Join:
     def _searches_of(self, name: str, stage: int | None) -> list[Tried]:
         return [tried for *checkpoint, tried in self._searches if checkpoint == [name, stage]]
 
-    def has_own_records(self, row: Row) -> bool:
+    def has_own_records(self, row: ScoreRow) -> bool:
         """Whether an alternative has records that no variant of the ladder shows already."""
         others = [self._recipes[name] for name in self._ladder.steps]
         twins = [_plan_of(other) for other in others if other.pretraining == row.recipe.pretraining]
         own = set(_of(self._begun, row.name, row.stage).id) - set(self._grids.id[self._grids.plan.isin(twins)])
         return row.recipe not in others and bool(own or (not twins and row.losses))
 
-    def with_scores(self, row: Row) -> Row:
+    def with_scores(self, row: ScoreRow) -> ScoreRow:
         """Return a row with its cells."""
         trials = _with_seeds(_of(self._counted, row.name, row.stage))
         cells, notes = count_trials(self._ladder, trials, row.recipe.grid.points())
-        graded = replace(row, cells=cells, notes=tuple(notes), nested=_nested(_of(self._begun, row.name, row.stage)))
+        graded = replace(
+            row,
+            cells=cells,
+            notes=tuple(notes),
+            nested=_nested(_of(self._begun, row.name, row.stage), self._ladder.glue_tasks),
+        )
         on_runs = self._trials.merge(_of(self._own, row.name, row.stage)[["run", "run_seed"]], on="run")
         return _with_searches(graded, on_runs, self._searches_of(row.name, row.stage))
 
@@ -366,8 +395,8 @@ def _without_twins(runs: pd.DataFrame, trials: pd.DataFrame) -> tuple[pd.DataFra
 
 
 def _is_under(ladder: Ladder, study: GlueStudy, recipe: Recipe) -> bool:
-    """Whether a study follows a recipe's protocol on a task as the ladder declares it, or as GLUE does."""
-    task, transfers = all_tasks(ladder).get(study.task), study.starts_from.study is not None
+    """Whether a study follows a recipe's protocol on a task of the ladder."""
+    task, transfers = ladder.tasks.get(study.task), study.starts_from.study is not None
     if task is None or (study.own_task is not None and canonical(study.own_task) != canonical(task)):
         return False
     return study.protocol == protocol_on(task, recipe.finetuning, transfers=transfers)
@@ -399,17 +428,17 @@ def _with_seeds(trials: pd.DataFrame) -> pd.DataFrame:
     return trials.assign(seeds=[Seeds(*pair) for pair in zip(trials.run_seed, trials.seed, strict=True)])
 
 
-def _nested(grids: pd.DataFrame) -> Estimate | None:
-    """Return the average of the nested scores in points, over the seeds that have all tasks of GLUE."""
-    by_task: dict[str, dict[Seeds, float]] = {task: {} for task in TASKS}
-    own = grids[grids.nested.notna() & grids.task.isin(list(TASKS))]
+def _nested(grids: pd.DataFrame, tasks: Sequence[str]) -> Estimate | None:
+    """Return the average of the nested scores in points, over the seeds that have all tasks."""
+    by_task: dict[str, dict[Seeds, float]] = {task: {} for task in tasks}
+    own = grids[grids.nested.notna() & grids.task.isin(list(tasks))]
     # a study that starts from MNLI replaces one from pre-training
     for study in _with_seeds(own).sort_values(["start", "id"], na_position="first").itertuples():
         by_task[study.task][study.seeds] = POINTS_OF_SCORE * study.nested
     return flat_mean([Estimate(values) if values else None for values in by_task.values()])
 
 
-def _with_searches(row: Row, trials: pd.DataFrame, searches: Sequence[Tried]) -> Row:
+def _with_searches(row: ScoreRow, trials: pd.DataFrame, searches: Sequence[Tried]) -> ScoreRow:
     """Return a row with the scores of searches where it has none of a whole grid."""
     if not searches:
         return row
@@ -417,7 +446,7 @@ def _with_searches(row: Row, trials: pd.DataFrame, searches: Sequence[Tried]) ->
     return replace(row, cells=cells, notes=(*row.notes, *notes))
 
 
-def _external_rows(frames: Frames, trials: pd.DataFrame) -> list[Row]:
+def _external_rows(frames: Frames, trials: pd.DataFrame) -> list[ScoreRow]:
     """Return a row per external model with trials, sorted by name, on the largest grid begun on it. Models with the
     same name and different bytes are distinguished by id."""
     trials, studies = trials.assign(run_seed=0), frames.studies
@@ -432,7 +461,7 @@ def _external_rows(frames: Frames, trials: pd.DataFrame) -> list[Row]:
         on_others = set(studies.id[studies.grid != grid_key(grid)])
         fitting = own[own.point.isin(grid) & ~own.start.isin(on_others)]
         cells, notes = count_trials(frames.ladder, _with_seeds(fitting), grid)
-        row = Row(
+        row = ScoreRow(
             name=name,
             label=name,
             source=str(model_id),

@@ -15,7 +15,7 @@ import pandas as pd
 from ablations.ladders import Ladder
 from ablations.variant import Recipe, Variant
 from neobert.glue.selection import best_point
-from neobert.glue.tasks import TASKS, Task
+from neobert.glue.tasks import TASKS
 from neobert.recipe import Point
 from reports.frames import Tried, describe_difference, split_by_version, split_repeats
 from reports.statistics import t_interval
@@ -129,14 +129,14 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Row:
+class ScoreRow:
     """A variant at one checkpoint, or an external model (without `variant` and stage) on its largest grid.
 
     `source` is the source of a variant's numbers, or the id of an external model. `recipe` is the variant's recipe at
-    the study's scale. `cells` are GLUE's tasks, followed by those that a ladder declares. `is_started` is true if a
-    grid of the row was begun. `runs` are the variant's pre-training runs, one per seed, `heldout` their losses,
-    `answers` their records of BLiMP; `origins` identifies all data used for training and evaluation. `nested` is GLUE's
-    average of nested scores, which do not gain from the choice of a point.
+    the study's scale. `cells` are the ladder's tasks. `is_started` is true if a grid of the row was begun. `runs` are
+    the variant's pre-training runs, one per seed, `heldout` their losses, `answers` their records of BLiMP; `origins`
+    identifies all data used for training and evaluation. `nested` is the average of GLUE's nested scores, which do not
+    gain from the choice of a point.
     """
 
     name: str
@@ -247,8 +247,8 @@ class Row:
 
     @property
     def average(self) -> Estimate | None:
-        """Flat mean of the eight tasks; None unless some seed has all of them."""
-        return self.mean_over(tuple(TASKS))
+        """Flat mean of GLUE's tasks; None unless some seed has all of them."""
+        return self.mean_over(tuple(self.glue))
 
     def mean_over(self, tasks: Sequence[str]) -> Estimate | None:
         """Return the flat mean of some tasks over the seeds that have all of them; None if there is no such seed."""
@@ -274,21 +274,16 @@ def point_name(point: Point) -> str:
 Notes = list[str]
 
 
-def all_tasks(ladder: Ladder) -> dict[str, Task]:
-    """Return GLUE's tasks and those of a ladder, by name."""
-    return {**TASKS, **ladder.tasks}
-
-
 def count_trials(ladder: Ladder, trials: pd.DataFrame, grid: Sequence[Point]) -> tuple[dict[str, Cell], Notes]:
-    """Return a cell for each task, and a sentence for each trial or seed that does not count. `trials` are those of one
-    row on its grid, with their `seeds`."""
+    """Return a cell for each task of the ladder, and a sentence for each trial or seed that does not count. `trials`
+    are those of one row on its grid, with their `seeds`."""
     notes: Notes = []
     if len(trials):
         for keep in (_of_one_version, _without_fallbacks_beside_transfers, _without_repetitions):
             trials = keep(trials, notes)
-        trials = _of_furthest_seeds(trials, len(grid), len(all_tasks(ladder)), notes)
+        trials = _of_furthest_seeds(trials, len(grid), len(ladder.tasks), notes)
     by_task, none = dict(list(trials.groupby("task"))), trials.iloc[:0]
-    return {task: _cell(grid, by_task.get(task, none)) for task in all_tasks(ladder)}, notes
+    return {task: _cell(grid, by_task.get(task, none)) for task in ladder.tasks}, notes
 
 
 def prefer_searches(

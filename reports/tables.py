@@ -174,13 +174,14 @@ def make_table(
     left_out = [is_left_out(line) for line in lines]
     shown = [each for each in columns if each.head]
     cells = [[each.cell(*pair) for each in shown] for pair in zip(lines, left_out, strict=True)]
+    keys = enumerate(pairwise(map(rule_key, lines)), 1)
     return Table(
         title=title,
         shown=frame_of(cells, [each.head for each in shown]),
         facts=facts_frame(columns, lines, left_out),
         alignment="".join(each.side for each in shown),
         notes=tuple(notes),
-        rules=rules_between(map(rule_key, lines)),
+        rules=frozenset(line for line, (above, own) in keys if above != own),
     )
 
 
@@ -192,11 +193,6 @@ def facts_frame(
     pairs = zip(lines, left_out or [False] * len(lines), strict=True)
     values = [list(chain.from_iterable(each.facts(*pair) for each in named)) for pair in pairs]
     return frame_of(values, " ".join(each.names for each in named).split())
-
-
-def rules_between(keys: Iterable[Any]) -> frozenset[int]:
-    """Return the lines before which a rule is drawn because their key differs from that of the line above."""
-    return frozenset(index for index, (above, below) in enumerate(pairwise(keys), 1) if above != below)
 
 
 def frame_of(rows: Sequence[Sequence[Any]], header: Sequence[str]) -> "pd.DataFrame":
@@ -245,13 +241,8 @@ def _csv_cell(value: Any) -> str:
     try:
         float(text)
     except ValueError:
-        return quoted(text)
+        return f"'{text}" if text.startswith(FORMULA) else text
     return text
-
-
-def quoted(text: str) -> str:
-    """Return a text of a CSV file, behind an apostrophe if a spreadsheet would compute it."""
-    return f"'{text}" if text.startswith(FORMULA) else text
 
 
 def number(value: float | None, digits: int = 1) -> str:
@@ -295,18 +286,9 @@ def print_estimate(estimate: "Estimate | None", digits: int = 1) -> str:
 
 def signed_percent(value: float | None) -> str:
     """Format a relative change in percent with its sign; a dash for None."""
-    if value is None:
-        return DASH
-    text = f"{value:+.1f}"
-    return "0.0 %" if float(text) == 0 else f"{text.replace('-', '−')} %"
+    return DASH if value is None else f"{signed(value, 1)} %"
 
 
 def print_by_seed(values: Mapping[Any, float]) -> str:
     """Format numbers by seed for a CSV file."""
     return " ".join(f"{seed}:{value:.6f}" for seed, value in values.items())
-
-
-def count(number_of: int, name: str) -> str:
-    """Format a count with its noun."""
-    plural = "es" if name.endswith("s") else "s"
-    return f"{number_of:,} {name}" + ("" if number_of == 1 else plural)

@@ -21,8 +21,8 @@ from neobert.files import is_there, matching
 
 if TYPE_CHECKING:
     from ablations.launch.execute import Workspace
+    from ablations.launch.request import Selection
     from ablations.plan import VariantRow
-    from ablations.request import Selection
     from neobert.recipe import Grid
 
 
@@ -71,7 +71,7 @@ def measure(flags: Flags, selection: "Selection", sweep: "Callable[[Workspace, b
 
 def newest_run(selection: "Selection") -> "tuple[Selection, bool]":
     """Return the selection with variant, scale, data and seed of the run that finished last, and whether there is none:
-    then the sample of the ladder has to be pre-trained at its default scale.
+    then the baseline of the ladder has to be pre-trained at its default scale.
 
     Raises:
         MissingData: there is no folder of runs.
@@ -89,7 +89,7 @@ def newest_run(selection: "Selection") -> "tuple[Selection, bool]":
         )
     finished = sorted(matching(root, "pretraining/*/done.json"), key=lambda path: path.stat().st_mtime)
     if not finished:
-        sample = ladder.sample.name
+        sample = ladder.root.name
         said = f"{root} has no finished run: {sample} is pre-trained at {selection.scale} scale first"
         logs().print(said, markup=False)
         return replace(selection, variants=(sample,), data="synthetic"), True

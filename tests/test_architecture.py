@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("neobert", "ablations", "sweeps", "reports", "benchmarks")
 DOORS = {
-    "submitit": {"neobert/slurm/submit.py"},
+    "submitit": {"neobert/slurm/submit.py", "neobert/slurm/job.py"},
     "deepspeed": {"neobert/training/zero.py"},
     "flash_attn": {"neobert/model/attention.py"},
     "mteb": {"neobert/embeddings/mteb.py"},

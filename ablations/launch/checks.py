@@ -2,12 +2,13 @@
 
 import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
 from ablations.ladders import Ladder
 from ablations.launch.costs import GIGABYTE, Machine, stage_memory
+from ablations.launch.request import gpus_in_words
 from ablations.names import at_scale
 from ablations.plan import PlanRow, unfinished
 from ablations.scales import Scale
@@ -27,15 +28,13 @@ from neobert.kinds.contrastive import ContrastiveRun
 from neobert.kinds.glue import GlueStudy
 from neobert.kinds.mteb import EmbeddingEvaluation
 from neobert.kinds.pretraining import PretrainingRun
-from neobert.model.size import parameter_count
-from neobert.recipe import EngineWord, Pretraining
+from neobert.model.size import parameter_count, trial_memory
+from neobert.processes import gpu_memory_bytes, visible_gpus
+from neobert.recipe import Pretraining
 from neobert.runs.kinds import Run
 from neobert.runs.layout import Layout
 from neobert.runs.work import Work
 from neobert.starts import misfit
-
-MOST_GPUS = 1024
-SPLITTING_ENGINES: tuple[EngineWord, ...] = ("zero1", "zero2")
 
 
 @dataclass(frozen=True)
@@ -171,42 +170,49 @@ def misfits(rows: Sequence[PlanRow], machine: Machine) -> list[Problem]:
     """Return the unfinished stages that do not fit into the GPU's memory, each with a setting that would."""
     if machine.gpu_memory_gb is None:
         return []
-    sentences = {
-        run.id: f"{row.name}'s {run.title} {_misfit(run, machine)}"
-        for row in rows
-        for run in PretrainingRun.among(_training(unfinished([row])))
-        if not _fits(run, machine)
-    }
+    most, sentences = machine.gpu_memory_gb * GIGABYTE, dict[str, str]()
+    for row in rows:
+        for run in PretrainingRun.among(_training(unfinished([row]))):
+            needed, context = stage_memory(run, machine).total, run.recipe.stages[-1].context
+            if needed <= most or run.id in sentences:
+                continue
+            sizes = (1 << power for power in range(machine.rows(run).bit_length()))
+            fitting = [size for size in sizes if stage_memory(run, machine, size).total <= most]
+            way = ", and no micro-batch fits: take more GPUs with --engine zero2, or GPUs with more memory"
+            if fitting:
+                way = f": micro_batch_tokens {fitting[-1] * context} ({fitting[-1]} rows of {context}) would fit"
+            sentences[run.id] = (
+                f"{row.name}'s {run.title} needs {needed / GIGABYTE:.1f} GB on each GPU, which has "
+                f"{machine.gpu_memory_gb:g}{way}"
+            )
     return list(map(Problem, sentences.values()))
 
 
-def _fits(run: PretrainingRun, machine: Machine, rows: int | None = None) -> bool:
-    assert machine.gpu_memory_gb is not None
-    return stage_memory(run, machine, rows).total <= machine.gpu_memory_gb * GIGABYTE
+def require_room(rows: Sequence[PlanRow], workers: int | None) -> None:
+    """Raise ValueError if there are more workers than GPUs here, and trials of fine-tuning, which alone may share a
+    GPU, do not fit into its memory together."""
+    gpus = len(visible_gpus()) if workers is not None else 0
+    if workers is None or not gpus or workers <= gpus:
+        return
+    requested = f"{workers} workers are requested, but this machine has {gpus_in_words(gpus)}"
+    weights = {run.id: run for row in rows for run in row.encoders}
+    studies = GlueStudy.among(run for row in rows for run in row.runs)
+    if not studies or any(study.weights not in weights for study in studies):
+        raise ValueError(f"{requested}, which only trials of fine-tuning a variant share: take {gpus} or fewer")
+    trials = {study.title: _trial_bytes(study, weights[study.weights]) for study in studies}
+    title, memory = max(trials, key=trials.__getitem__), gpu_memory_bytes()
+    most = gpus * (memory // trials[title])
+    if workers > most:
+        raise ValueError(
+            f"{requested} of {memory / GIGABYTE:.1f} GB, and a trial of {title} takes up to "
+            f"{trials[title] / GIGABYTE:.1f} GB: take {max(gpus, most)} or fewer"
+        )
 
 
-def _misfit(run: PretrainingRun, machine: Machine) -> str:
-    needed = stage_memory(run, machine).total / GIGABYTE
-    context = run.recipe.stages[-1].context
-    said = f"needs {needed:.1f} GB on each GPU, which has {machine.gpu_memory_gb:g}"
-    rows = 0  # the largest power of two that fits
-    while (rows * 2 or 1) <= machine.rows(run) and _fits(run, machine, rows * 2 or 1):
-        rows = rows * 2 or 1
-    if rows:
-        return f"{said}: micro_batch_tokens {rows * context} ({rows} rows of {context}) would fit"
-    return f"{said}, and no micro-batch fits: {_remedy(run, machine)}"
-
-
-def _remedy(run: PretrainingRun, machine: Machine) -> str:
-    """Return the smallest change with which one row fits: an engine that shards more, then more GPUs."""
-    gpus = machine.gpus
-    while gpus <= MOST_GPUS:
-        for engine in SPLITTING_ENGINES:
-            if _fits(run, replace(machine, engine=engine, gpus=gpus), 1):
-                where = f"on {gpus} GPUs" if gpus > machine.gpus else f"on these {gpus} GPUs"
-                return f"one row would with --engine {engine} {where}"
-        gpus *= 2
-    return "take GPUs with more memory"
+def _trial_bytes(study: GlueStudy, weights: PretrainingRun) -> int:
+    """Return the memory of the study's largest batch on a GPU."""
+    model, protocol = weights.recipe.model, study.protocol
+    return trial_memory(model, protocol.precision, weights.context, study.largest_batch, protocol.max_tokens)
 
 
 def require_heldout_context(context: int | None, rows: Sequence[PlanRow]) -> None:

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
 
+from ablations.launch.request import Place
 from ablations.plan import PlanRow, unfinished
-from ablations.request import Place
 from ablations.scales import UNSCALED, Scale
 from neobert.data.catalog import CHARACTERS_PER_TOKEN
 from neobert.data.shards import DOCUMENT, MANIFEST, TOKEN
@@ -117,23 +117,6 @@ class Throughput:
         if self.tokens_per_second is not None:
             return tokens / self.tokens_per_second / 3600
         return None if self.flops_per_second is None else flops / self.flops_per_second / 3600
-
-
-def stated_throughput(gpu: str | None, tokens_per_second: float | None, *, assumed: bool = False) -> Throughput:
-    """Return the throughput that the user states: tokens per second of a GPU, or else the GPU's name, which may be
-    `assumed`. Raises ValueError if there is no such GPU."""
-    if tokens_per_second is not None:
-        return Throughput(None, tokens_per_second, (f"stated: {tokens_per_second:,.0f} tokens/s per GPU",))
-    if gpu is None:
-        return Throughput()
-    if gpu not in PEAK_FLOPS_PER_SECOND:
-        hint = did_you_mean(gpu, PEAK_FLOPS_PER_SECOND)
-        raise ValueError(f"the peak of gpu {gpu!r} is not known: {hint}; or state tokens_per_second_per_gpu")
-    peak = PEAK_FLOPS_PER_SECOND[gpu]
-    source = (
-        f"{'assumed' if assumed else 'stated'}: {STATED_UTILIZATION:.0%} of {gpu}'s {peak / 1e12:,.0f} TFLOP/s bf16"
-    )
-    return Throughput(STATED_UTILIZATION * peak, sources=(source,))
 
 
 def finished_runs(layout: Layout) -> list[Record]:
@@ -303,8 +286,8 @@ CACHED_GRADIENTS = 4 / 3
 class Machine:
     """The machine that costs are computed for: `gpus` GPUs that train one model together under an engine.
 
-    `gpu` is a key of `neobert.model.size.PEAK_FLOPS_PER_SECOND`. None means unknown; hours
-    are then those of `assumed_gpu`. `compiles` is whether fine-tuning runs as a graph.
+    `gpu` is a key of `neobert.model.size.PEAK_FLOPS_PER_SECOND`, stated or assumed; None means unknown. `compiles` is
+    whether fine-tuning runs as a graph.
     """
 
     gpu_memory_gb: float | None
@@ -313,7 +296,7 @@ class Machine:
     micro_batch_tokens: int
     tokens_per_second_per_gpu: float | None
     gpu: str | None
-    assumed_gpu: str | None = None
+    is_assumed: bool = False
     compiles: bool = True
 
     @classmethod
@@ -321,16 +304,32 @@ class Machine:
         """Return the machine of a place: the GPUs of its pre-training job. At the scales without rules H100s are
         assumed if no GPU is named. Raises as `Place.execution`."""
         known, execution = place.profile["pretrain"], place.execution(execution)
+        is_assumed = known.gpu is None and scale in UNSCALED
         return cls(
             gpu_memory_gb=known.gpu_memory_gb,
             gpus=execution.processes,
             engine=execution.engine,
             micro_batch_tokens=execution.micro_batch_tokens,
             tokens_per_second_per_gpu=known.tokens_per_second_per_gpu,
-            gpu=known.gpu,
-            assumed_gpu=ASSUMED_GPU if scale in UNSCALED else None,
+            gpu=ASSUMED_GPU if is_assumed else known.gpu,
+            is_assumed=is_assumed,
             compiles=execution.compile != "off",
         )
+
+    @property
+    def throughput(self) -> Throughput:
+        """The throughput by what is known of the GPU: its tokens per second, or else its name. Raises ValueError if
+        there is no GPU of this name."""
+        if (rate := self.tokens_per_second_per_gpu) is not None:
+            return Throughput(None, rate, (f"stated: {rate:,.0f} tokens/s per GPU",))
+        if self.gpu is None:
+            return Throughput()
+        if self.gpu not in PEAK_FLOPS_PER_SECOND:
+            hint = did_you_mean(self.gpu, PEAK_FLOPS_PER_SECOND)
+            raise ValueError(f"the peak of gpu {self.gpu!r} is not known: {hint}; or state tokens_per_second_per_gpu")
+        peak, said = PEAK_FLOPS_PER_SECOND[self.gpu], "assumed" if self.is_assumed else "stated"
+        source = f"{said}: {STATED_UTILIZATION:.0%} of {self.gpu}'s {peak / 1e12:,.0f} TFLOP/s bf16"
+        return Throughput(STATED_UTILIZATION * peak, None, (source,))
 
     @property
     def seconds_per_update(self) -> float:
@@ -405,15 +404,8 @@ class PlanCosts:
     def _finished(self) -> list[Record]:
         return finished_runs(self.layout)
 
-    @cached_property
-    def _stated(self) -> Throughput:
-        machine = self.machine
-        if machine.gpu is None and machine.tokens_per_second_per_gpu is None and machine.assumed_gpu is not None:
-            return stated_throughput(machine.assumed_gpu, None, assumed=True)
-        return stated_throughput(machine.gpu, machine.tokens_per_second_per_gpu)
-
     def _throughput(self, run: PretrainingRun, *, same_rows: bool) -> Throughput:
-        return measured_throughput(run, self._finished, same_rows=same_rows) or self._stated
+        return measured_throughput(run, self._finished, same_rows=same_rows) or self.machine.throughput
 
     def _stage(self, run: PretrainingRun) -> Cost:
         throughput = self._throughput(run, same_rows=True)

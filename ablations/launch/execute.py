@@ -4,24 +4,25 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from itertools import cycle, islice
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from ablations.ladders import Ladder
-from ablations.launch.checks import refuse, require_data, require_scorable_tasks, validate
+from ablations.launch.checks import refuse, require_data, require_room, require_scorable_tasks, validate
 from ablations.launch.costs import Machine
+from ablations.launch.request import Place, Selection
 from ablations.launch.submit import AtWork, plan_jobs, print_submissions, submitter_of
 from ablations.paper_models import folder_or_repository
 from ablations.plan import PlanRow, unfinished
-from ablations.request import Place, Selection
 from ablations.scales import Scale
 from ablations.scaling import execution_at, synthetic_documents
 from neobert import processes
 from neobert.command_line import refuse_no_folder
 from neobert.console import Progress, Watch, logs
 from neobert.data.sources import Source
-from neobert.errors import EXIT_DONE, EXIT_REQUEUE, EXIT_RUN_FAILED, DamagedFile
+from neobert.errors import EXIT_DONE, EXIT_REQUEUE, EXIT_RUN_FAILED
 from neobert.execution import Execution
 from neobert.executors.preparation import open_specified, specify
 from neobert.external import ExternalModel
@@ -30,7 +31,7 @@ from neobert.processes import available_cores, visible_gpus, worker_environment
 from neobert.runs.index import Index, Row, age
 from neobert.runs.kinds import Run
 from neobert.runs.layout import Layout
-from neobert.runs.records import read_record, why_no_commit
+from neobert.runs.records import why_no_commit
 from neobert.runs.run_file import SourceSpecification, read_run_file
 from neobert.runs.tracking import VARIABLE as TRACKER_VARIABLE
 from neobert.runs.tracking import require_tracker
@@ -156,6 +157,7 @@ def run_or_submit(
     tracked = {TRACKER_VARIABLE: track} if track else {}
     if workspace.place.cluster == "slurm":
         return _submit(workspace, rows, leave_failed=leave_failed, environment=lambda: {**environment(), **tracked})
+    require_room(rows, workspace.place.workers)
     runs = unfinished(rows)
     flags, variables = ["--leave-failed"] if leave_failed else [], {**environment(), **tracked}
     code = _run_locally(workspace, rows, runs, flags, variables) if runs else EXIT_DONE
@@ -192,8 +194,9 @@ def _submit(
 class LocalPlan:
     """How workers share this machine: its GPUs, or else its cores.
 
-    First `groups` workers train, each in `processes` processes; then `workers` do what takes one process each. Every
-    process has `threads` threads.
+    First `groups` workers train, each in `processes` processes; then `workers` do what takes one process each. If there
+    are more of them than GPUs, fine-tuning comes last, and only its workers share GPUs. Every process has `threads`
+    threads.
     """
 
     gpus: Sequence[str]
@@ -204,17 +207,29 @@ class LocalPlan:
 
     def phases(self, runs: Sequence[Run]) -> "list[tuple[list[Run], list[str | None]]]":
         """Return the runs of each phase and the GPUs that each of its workers sees (None: this machine has none)."""
-        trains_together = {run.id for run in runs if self.processes > 1 and run.job == "pretrain"}
-        together = [run for run in runs if run.id in trains_together]
-        alone = [run for run in runs if run.id not in trains_together]
-        phases = ((together, self._gpus_of(self.groups, self.processes)), (alone, self._gpus_of(self.workers, 1)))
+        together, alone, sharing = list[Run](), list[Run](), list[Run]()
+        for run in runs:
+            if self.processes > 1 and run.job == "pretrain":
+                together.append(run)
+            elif 0 < len(self.gpus) < self.workers and run.job == "glue":
+                sharing.append(run)
+            else:
+                alone.append(run)
+        phases = (
+            (together, self._groups()),
+            (alone, self._single(min(self.workers, len(self.gpus) or self.workers))),
+            (sharing, self._single(self.workers)),
+        )
         return [(batch, gpus) for batch, gpus in phases if batch]
 
-    def _gpus_of(self, workers: int, processes: int) -> list[str | None]:
+    def _groups(self) -> list[str | None]:
         if not self.gpus:
-            return [None] * workers
-        each = min(processes, len(self.gpus) // workers)
-        return [",".join(self.gpus[index * each : (index + 1) * each]) for index in range(workers)]
+            return [None] * self.groups
+        each = min(self.processes, len(self.gpus) // self.groups)
+        return [",".join(self.gpus[index * each : (index + 1) * each]) for index in range(self.groups)]
+
+    def _single(self, workers: int) -> list[str | None]:
+        return list(islice(cycle(self.gpus or (None,)), workers))
 
 
 def plan_locally(
@@ -224,7 +239,8 @@ def plan_locally(
 
     Args:
         open_parts: number of parts to do; more workers would idle.
-        workers: instead of one worker per GPU, or per `execution.threads` cores.
+        workers: instead of one worker per GPU, or per `execution.threads` cores; only `require_room` allows more than
+            GPUs.
     """
     slots = len(gpus) or max(1, cores // execution.threads)
     workers = workers or max(1, min(slots, open_parts))
@@ -299,38 +315,17 @@ def _progress(layout: Layout, runs: Sequence[Run]) -> tuple[str, list[Progress]]
 
 def _progress_of(layout: Layout, run: Run, row: Row) -> Progress:
     details: tuple[str, ...] = ()
-    if run.counted != "steps":
-        details = _best_so_far(layout, run)
-    elif row.loss is not None and row.done and row.total and row.seconds is not None:
+    if row.loss is not None and row.done and row.total and row.seconds is not None:
         left = age((row.total - row.done) * row.seconds / row.done)
         details = (f"loss {row.loss:.3f}", f"{row.tokens_per_second or 0:,.0f} tokens/s", f"{left} left")
     name = f"{_owner(layout.root / run.folder)} {run.title}, seed {run.seed}"
     return Progress(name, run.counted, row.done or 0, row.total or 0, details)
 
 
-def _best_so_far(layout: Layout, run: Run) -> tuple[str, ...]:
-    """Return the best score of a grid so far, ×100 as in all tables; empty without one."""
-    if run.counted != "grid points":
-        return ()
-    scores = [_score_of(part.record) for part in run.parts(layout) if not part.after and part.is_done]
-    known = [score for score in scores if score is not None]
-    return (f"best {100 * max(known):.1f}",) if known else ()
-
-
 @cache
 def _owner(folder: Path) -> str:
     """Return the first variant, or the model, that the run of a folder was planned for."""
     return (read_run_file(folder).owner if (folder / "run.json").exists() else "") or folder.name
-
-
-@cache
-def _score_of(record: Path) -> float | None:
-    """Return the score of a published record, which never changes; None if it is undefined or unreadable."""
-    try:
-        score: float | None = read_record(record)["scores"].get("score")
-    except DamagedFile:
-        return None
-    return score
 
 
 def retry_failed(layout: Layout, runs: Iterable[Run], *, retry: bool) -> None:

@@ -5,13 +5,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ablations.loading import add_ladder_flag, add_scale_flag, load
+from ablations.ladders import SCALES
 from neobert.command_line import count, number_above_0, whole_number
 from neobert.processes import REPOSITORY
 
 if TYPE_CHECKING:
     from ablations.launch.execute import Workspace
-    from ablations.request import Place, Selection
+    from ablations.launch.request import Place, Selection
 
 DEFAULT_RUNS = Path("runs")
 EXECUTION = ("compile", "trace_steps", "deterministic", "heldout", "heldout_context")
@@ -19,6 +19,17 @@ EXECUTION = ("compile", "trace_steps", "deterministic", "heldout", "heldout_cont
 Flags = Mapping[str, Any]
 """The values of a command's flags by name."""
 MODEL_HELP = "an external encoder: a folder, a hub model, or a baseline of the paper (--model list names them)"
+
+
+def add_ladder_flag(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--ladder", metavar="FILE.py", help="a ladder of your own, or the name of its module (default: the paper's)"
+    )
+
+
+def add_scale_flag(parser: argparse.ArgumentParser, text: str) -> None:
+    """Add --scale. `Ladder.scale_named` checks its value, because a ladder can have scales of its own."""
+    parser.add_argument("--scale", metavar=f"{{{','.join(SCALES)}}}", help=text)
 
 
 def add_data_flags(parser: argparse.ArgumentParser) -> None:
@@ -34,7 +45,7 @@ def add_data_flags(parser: argparse.ArgumentParser) -> None:
 def add_place_flags(parser: argparse.ArgumentParser, shown: str = "") -> None:
     """Add the flags of a command that runs something; `shown` is what a dry run prints, if there is one."""
     add = parser.add_argument
-    add("--workers", type=count, metavar="N", help="processes at a time (default: cores / threads of the scale)")
+    add("--workers", type=count, metavar="N", help="processes at a time (default: one per GPU, or per core)")
     if shown:
         add("--dry-run", action="store_true", help=f"print the {shown} and stop")
     track = "send metrics and scores of runs to a tracker, offline, below RUNS/tracking (docs/guide.md)"
@@ -92,7 +103,7 @@ def add_execution_flags(parser: argparse.ArgumentParser) -> None:
         "--compile",
         choices=("auto", "on", "off"),
         default="auto",
-        help="compile models; auto: if the remaining steps justify the compile time, never in contrastive fine-tuning "
+        help="compile models; auto: on a GPU, except in contrastive fine-tuning and for few updates of fine-tuning "
         "(default: auto)",
     )
     add(
@@ -142,8 +153,9 @@ def selection_from(flags: Flags) -> "Selection":
     Raises:
         MissingData, ValueError: as `load`; there is no such scale; a flag of models is given without one.
     """
+    from ablations.launch.request import Selection
+    from ablations.loading import load
     from ablations.recipe_runs import EmbeddingChoice
-    from ablations.request import Selection
 
     get = flags.get
     if get("trust_remote_code") and get("model") is None:
@@ -175,7 +187,7 @@ def place_from(flags: Flags) -> "Place":
         MissingData: there is no such cluster profile.
         ValueError: a key or value of it is refused.
     """
-    from ablations.request import Place
+    from ablations.launch.request import Place
     from neobert.slurm.profile import Resources, read_profile
 
     named = {name: flags[name] for name in Resources.model_fields if flags.get(name) is not None}

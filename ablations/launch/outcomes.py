@@ -3,7 +3,7 @@
 import json
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ablations.plan import ModelRow, VariantRow
@@ -65,8 +65,10 @@ def _outcome(layout: Layout, row: VariantRow, stage: PretrainingRun) -> dict[str
     others: dict[str, list[dict[str, Any]]] = {}
     for run in own:
         if run.kind != "glue":
-            common = {"id": run.id, "seed": run.seed, "state": state_of(layout, run)}
-            others.setdefault(run.kind, []).append(common | SUMMARIES.get(run.kind, _nothing)(layout, run))
+            entry = {"id": run.id, "seed": run.seed, "state": state_of(layout, run)}
+            if run.kind in SUMMARIES:
+                entry |= SUMMARIES[run.kind](layout, run)
+            others.setdefault(run.kind, []).append(entry)
     return {
         "variant": row.name,
         "seed": row.seed,
@@ -167,10 +169,6 @@ def _print_readouts(entries: Sequence[Entry]) -> None:
     output().print(table(title, columns, rows))
 
 
-def _nothing(layout: Layout, run: Run) -> dict[str, Any]:
-    return {}
-
-
 SUMMARIES: Mapping[str, Callable[[Layout, Any], dict[str, Any]]] = {
     "contrastive": _tuned,
     "mteb": _measured,
@@ -257,7 +255,8 @@ def means_of(
     """Return the flat mean of main scores, −1..1, of each category and each suite of one evaluation.
 
     A task counts in all of its suites. In each entry `tasks` is the number of scored tasks out of `expected`; the
-    category None is the whole suite, whose mean is None if a task is missing. `available` are all tasks of the suites.
+    category None is the whole suite, whose mean is None if a task is missing. Of mteb's benchmarks the tasks are those
+    published, of other suites the `available` ones.
     """
     means = []
     for suite in dict.fromkeys(suite for task in available for suite in suites_of(task.name, task.suite)):
@@ -266,7 +265,7 @@ def means_of(
             for entry in entries
             if suite in suites_of(entry["task"], entry["suite"]) and entry["score"] is not None
         ]
-        expected = expected_tasks(suite, available)
+        expected = count_by_category(BENCHMARKS.get(suite) or (task for task in available if task.suite == suite))
         by_category: list[tuple[Category | None, int]] = [
             (name, expected[name]) for name in CATEGORIES if name in expected
         ]
@@ -276,8 +275,3 @@ def means_of(
             mean = statistics.fmean(scores) if is_known else None
             means.append({"suite": suite, "category": category, "score": mean, "tasks": len(scores), "expected": count})
     return means
-
-
-def expected_tasks(suite: str, available: Iterable[EmbeddingTask | TaskOnData]) -> dict[Category, int]:
-    """Return the number of tasks per category of a suite: as published for mteb's benchmarks, else those available."""
-    return count_by_category(BENCHMARKS.get(suite) or (task for task in available if task.suite == suite))

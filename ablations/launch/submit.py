@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from ablations.ladders import Ladder
+from ablations.launch.request import Place, Selection
 from ablations.plan import PlanRow
-from ablations.request import Place, Selection
 from ablations.scales import Scale
 from ablations.scaling import uses_one_thread
 from neobert.console import logs, output, table

@@ -257,7 +257,7 @@ class PlannedItem:
 
 
 @dataclass(frozen=True)
-class Selection:
+class DownloadPlan:
     """The manifest to write to the folder, and the items of the plan."""
 
     manifest: Manifest
@@ -278,7 +278,7 @@ class Selection:
         return [f"{name_first(names, most=12)}: {problem}" for problem, names in items.items()]
 
 
-def select(folder: Path, items: Sequence[Item], *, most_bytes: int | None = None) -> Selection:
+def select(folder: Path, items: Sequence[Item], *, most_bytes: int | None = None) -> DownloadPlan:
     """Look up the files of the items. Nothing is written.
 
     Repositories in the folder's manifest keep their commit. `most_bytes` caps each corpus to whole files, in the same
@@ -303,7 +303,7 @@ def select(folder: Path, items: Sequence[Item], *, most_bytes: int | None = None
             raise
         except MissingData as error:
             rows.append(_planned(folder, manifest, item, str(error)))
-    return Selection(manifest, tuple(rows))
+    return DownloadPlan(manifest, tuple(rows))
 
 
 def _is_foreign(folder: Path, item: Item, manifest: Manifest) -> bool:
@@ -369,7 +369,7 @@ def require_room(folder: Path, missing_bytes: int) -> None:
         )
 
 
-def download(folder: Path, selection: Selection, *, workers: int, report: Callable[[str], None]) -> list[Exception]:
+def download(folder: Path, selection: DownloadPlan, *, workers: int, report: Callable[[str], None]) -> list[Exception]:
     """Download the files of the selection that are not in the folder; return the errors of those that failed. One
     process at a time may do so.
 

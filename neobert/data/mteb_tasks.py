@@ -180,35 +180,46 @@ def chosen_tasks(
         ValueError: a task, category or benchmark is unknown, or no task is left.
         MissingData: an mteb task, or every task of a benchmark, is not available.
     """
-    names = () if names is None or "all" in names else tuple(names)
-    known = {task.name: task for task in available}
-    here = f"here are {', '.join(known) or 'none'}"
+    wanted_names = () if names is None or "all" in names else tuple(names)
+    wanted_categories, wanted_suites = tuple(categories or ()), tuple(benchmarks or ())
+    _require_available(available, wanted_names, wanted_categories, wanted_suites)
+
+    def is_chosen(task: EmbeddingTask) -> bool:
+        suites = suites_of(task.name, task.suite)
+        is_of_suite = any(suite in suites for suite in wanted_suites)
+        if not wanted_suites:
+            is_of_suite = bool(wanted_names) or task.suite != ENGLISH_SUITE_V2
+        is_named = not wanted_names or task.name in wanted_names
+        return is_of_suite and is_named and (not wanted_categories or task.category in wanted_categories)
+
+    chosen = tuple(filter(is_chosen, available))
+    if not chosen:
+        asked = ", ".join((*wanted_names, *wanted_categories, *wanted_suites)) or "any"
+        raise ValueError(f"no task is left of {asked}: {_named(available)}")
+    return chosen
+
+
+def _require_available(
+    available: Sequence[EmbeddingTask], names: Sequence[str], categories: Sequence[str], benchmarks: Sequence[str]
+) -> None:
     require_benchmarks(benchmarks)
-    for category in categories or ():
+    known, here = {task.name for task in available}, _named(available)
+    for category in categories:
         require_known(category, CATEGORIES, "category of tasks")
     for name in names:
         if name not in known and name in OFFICIAL_TASKS:
             raise MissingData(f"task {name} of {OFFICIAL_TASKS[name].suite} is not in this data: {here}")
-        require_known(name, [*known, *OFFICIAL_TASKS], "task")
-    for benchmark in benchmarks or ():
+        require_known(name, [*(task.name for task in available), *OFFICIAL_TASKS], "task")
+    for benchmark in benchmarks:
         if not any(benchmark in suites_of(task.name, task.suite) for task in available):
             raise MissingData(
                 f"no task of {benchmark} is in this data ({here}): download it with "
                 f"`python ablations/prefetch.py … --stages mteb --benchmark '{benchmark}'`"
             )
 
-    def is_chosen(task: EmbeddingTask) -> bool:
-        if (names and task.name not in names) or (categories and task.category not in categories):
-            return False
-        if benchmarks:
-            return not set(benchmarks).isdisjoint(suites_of(task.name, task.suite))
-        return bool(names) or task.suite != ENGLISH_SUITE_V2
 
-    chosen = tuple(filter(is_chosen, available))
-    if not chosen:
-        asked = ", ".join((*names, *(categories or ()), *(benchmarks or ()))) or "any"
-        raise ValueError(f"no task is left of {asked}: {here}")
-    return chosen
+def _named(available: Sequence[EmbeddingTask]) -> str:
+    return f"here are {', '.join(task.name for task in available) or 'none'}"
 
 
 Table = Mapping[str, Sequence[Any]]

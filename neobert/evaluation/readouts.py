@@ -62,7 +62,7 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Subject:
+class MeasuredModel:
     """The model that is measured, with its tokenizer. Inputs have at most `context` tokens, specials included."""
 
     model: MaskedLanguageModel
@@ -199,7 +199,7 @@ def number_of_masks(stretches: Sequence[Stretch]) -> int:
 
 
 def read_losses(
-    subject: Subject, stretches: Sequence[Stretch], stop: StopRequest, masking: Masking = HELDOUT_MASKING
+    subject: MeasuredModel, stretches: Sequence[Stretch], stop: StopRequest, masking: Masking = HELDOUT_MASKING
 ) -> Measured:
     """Measure the loss in nats per predicted token under fixed masks; a unit is a stretch.
 
@@ -225,7 +225,7 @@ def read_losses(
     return Measured(losses, predicted, {})
 
 
-def pair_losses(subject: Subject, pairs: Sequence[MinimalPair], stop: StopRequest) -> Sums:
+def pair_losses(subject: MeasuredModel, pairs: Sequence[MinimalPair], stop: StopRequest) -> Sums:
     """Return the negative pseudo-log-likelihoods in nats of the acceptable and the other sentences, (pairs, 2).
 
     The pseudo-log-likelihood is the sum of log p of the tokens, each masked alone (Salazar et al. 2020): the other
@@ -245,7 +245,7 @@ def pair_losses(subject: Subject, pairs: Sequence[MinimalPair], stop: StopReques
     return subject.sum_losses(questions(), len(number_of), stop)[numbers].reshape(-1, 2)
 
 
-def read_pairs(subject: Subject, pairs: Sequence[MinimalPair], stop: StopRequest) -> Measured:
+def read_pairs(subject: MeasuredModel, pairs: Sequence[MinimalPair], stop: StopRequest) -> Measured:
     """Measure the share of pairs in which the acceptable sentence has the higher pseudo-log-likelihood.
 
     A tie counts half. A unit is a paradigm, since its pairs are made from one template, and groups are fields,
@@ -278,7 +278,7 @@ def perplexity_lengths(context: int) -> list[int]:
     return [length for length in lengths if length >= SHORTEST_LENGTH]
 
 
-def read_perplexity(subject: Subject, documents: Sequence[Stretch], stop: StopRequest) -> Measured:
+def read_perplexity(subject: MeasuredModel, documents: Sequence[Stretch], stop: StopRequest) -> Measured:
     """Measure the loss in nats of tokens that are masked one at a time (Salazar et al. 2020), by length of the text.
 
     A unit is the beginning of a document at one length in tokens, specials included; a group is a length, and its value
@@ -301,7 +301,7 @@ def read_perplexity(subject: Subject, documents: Sequence[Stretch], stop: StopRe
 
 
 def _texts_by_length(
-    subject: Subject, documents: Sequence[Stretch]
+    subject: MeasuredModel, documents: Sequence[Stretch]
 ) -> tuple[list[int], list[tuple[Stretch, Integers]]]:
     """Return the lengths that enough documents reach, and the token ids of those that reach the longest of them."""
     lengths, never = perplexity_lengths(subject.context), subject.ids.never_predicted
@@ -317,7 +317,7 @@ def _texts_by_length(
     return lengths, [text for text, count in zip(texts, tokens, strict=True) if lengths and count >= lengths[-1]]
 
 
-def _masked_places(subject: Subject, document: Stretch, token_ids: Integers) -> Integers:
+def _masked_places(subject: MeasuredModel, document: Stretch, token_ids: Integers) -> Integers:
     """Return the ascending places of the masked tokens: those with the smallest hashes, at most `POSITIONS`."""
     places = np.flatnonzero(~np.isin(token_ids, subject.ids.never_predicted))
     hashes = counter_hash(POSITION_SEED, document.document & 0xFFFFFFFF, document.document >> 32, places)
@@ -325,7 +325,9 @@ def _masked_places(subject: Subject, document: Stretch, token_ids: Integers) -> 
 
 
 ByCorpus = Mapping[str, Sequence[Any]]
-ASKED: Mapping[str, tuple[Callable[[Items], ByCorpus], Callable[[Subject, Sequence[Any], StopRequest], Measured]]] = {
+ASKED: Mapping[
+    str, tuple[Callable[[Items], ByCorpus], Callable[[MeasuredModel, Sequence[Any], StopRequest], Measured]]
+] = {
     "loss": (lambda items: items.stretches, read_losses),
     "blimp": (lambda items: items.pairs, read_pairs),
     "perplexity": (lambda items: items.documents, read_perplexity),
@@ -333,7 +335,7 @@ ASKED: Mapping[str, tuple[Callable[[Items], ByCorpus], Callable[[Subject, Sequen
 """For each readout, the function that selects its items and the one that measures it."""
 
 
-def measure(readout: str, items: Items, subject: Subject, stop: StopRequest) -> dict[str, Measured]:
+def measure(readout: str, items: Items, subject: MeasuredModel, stop: StopRequest) -> dict[str, Measured]:
     """Measure a readout on every corpus that has something to ask for.
 
     Raises:

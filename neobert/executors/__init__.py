@@ -104,6 +104,6 @@ def ask(layout: Layout, work: Work) -> tuple[Part, Claim] | None:
     Raises RunFailed if the storage of the study cannot be used.
     """
     from neobert.search.storages import address_of_environment
-    from neobert.search.study import sweep_of
+    from neobert.search.study import optuna_study_of
 
-    return sweep_of(layout, layout.root / work.folder, address_of_environment(layout.root)).take()
+    return optuna_study_of(layout, work, address_of_environment(layout.root)).take()

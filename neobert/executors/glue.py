@@ -2,7 +2,6 @@
 
 import hashlib
 import io
-import math
 import shutil
 import time
 from collections.abc import Callable
@@ -27,7 +26,7 @@ from neobert.executors.training import last_checkpoint
 from neobert.files import replace_file, set_aside, sha256_of, temporary_sibling
 from neobert.glue.batching import ExampleLayout, PackedLayout, PaddedLayout
 from neobert.glue.encoding import UNREAD, EncodedTask, TaggedSplit, encode_task, load_encoded, save_encoded
-from neobert.glue.finetuning import FineTuner, Outcome, SavedProgress
+from neobert.glue.finetuning import FineTuner, FineTuningResult, SavedProgress
 from neobert.glue.task_data import data_origin, read_examples
 from neobert.glue.tasks import Task
 from neobert.identity import plain
@@ -43,18 +42,16 @@ from neobert.model.heads import (
     encoder_part,
 )
 from neobert.processes import StopRequest
-from neobert.recipe import Point
-from neobert.runs.claims import Claim, ClaimLost, is_claimed
+from neobert.runs.claims import Claim, ClaimLost
 from neobert.runs.layout import Layout
 from neobert.runs.records import publish_record, timed_provenance
 from neobert.runs.run_file import RunFile, read_checked_run_file, read_run_file
 from neobert.runs.work import Part
 from neobert.search.storages import address_of_environment
-from neobert.search.study import sweep_of
+from neobert.search.study import optuna_study_of
 from neobert.search.subjects import Report, by_tenths
 from neobert.tensors import load_tensors, save_tensors
 from neobert.training.accounting import attention_record
-from neobert.training.compiling import CompilePolicy
 from neobert.training.distributed import choose_kernels, default_device
 
 
@@ -115,13 +112,13 @@ def execute(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: S
         select(layout, study, claim)
         return
     choose_kernels(run_file.execution.deterministic)
-    sweep = sweep_of(layout, layout.study(study.task, study.id), address_of_environment(layout.root))
+    optuna_study = optuna_study_of(layout, study, address_of_environment(layout.root))
     if isinstance(part, SearchTrial):
-        run_search_trial(sweep, part, claim, stop, partial(_run_trial, layout, run_file, stop))
+        run_search_trial(optuna_study, part, claim, stop, partial(_run_trial, layout, run_file, stop))
     else:
-        trial = next(trial for trial in study.trials(layout) if trial.id == part.id)
-        with sweep.running(trial, claim) as reports:
-            _run_trial(layout, run_file, stop, trial, claim, reports)
+        assert isinstance(part, Trial)
+        with optuna_study.running(part, claim) as reports:
+            _run_trial(layout, run_file, stop, part, claim, reports)
     drop_beaten_weights(layout, study)
 
 
@@ -132,8 +129,6 @@ def _run_trial(
     study = run_file.specification(GlueStudy)
     started_at, started = utc_now(), time.perf_counter()
     tuner = _fine_tuner(layout, study.task, study.id, stop)
-    if tuner.compiled is None:
-        tuner.points = expected_points(layout, study, trial)
     steps = tuner.schedule(trial.point).steps
     reported, keeper = by_tenths(report, steps, study.protocol.epochs), SavedProgress(trial.progress, claim.check)
     outcome = tuner.run(trial.point, trial.study.seed, stop, reported, keeper)
@@ -148,7 +143,7 @@ def _run_trial(
 
 
 def _written(
-    layout: Layout, run_file: RunFile, trial: Trial, claim: Claim, outcome: Outcome, tuner: FineTuner
+    layout: Layout, run_file: RunFile, trial: Trial, claim: Claim, outcome: FineTuningResult, tuner: FineTuner
 ) -> dict[str, Any]:
     """Write the predictions of a trial, and its weights if they may be needed; return its record."""
     contents = io.BytesIO()
@@ -177,20 +172,6 @@ def _unread(encoded: EncodedTask) -> dict[str, Any]:
     return {"unread_words": counts} if counts else {}
 
 
-def expected_points(layout: Layout, study: GlueStudy, trial: Trial) -> list[Point]:
-    """Return the points that this worker is likely to run: its share, from `trial` on, of those that are not done, if
-    all workers that hold a trial of the study now go on with it. Those of a search are taken to be like `trial`'s."""
-    if study.search is not None:
-        workers = sum(is_claimed(layout.claims(each.id)) for each in study.search_trials(layout) if not each.is_done)
-        runs = study.open_parts(layout) * len(study.search.seeds)
-        return [trial.point] * math.ceil(runs / max(1, workers))
-    trials = list(study.trials(layout))
-    first = next(place for place, each in enumerate(trials) if each.id == trial.id)
-    left = [each for each in trials[first:] + trials[:first] if not each.is_done]
-    workers = sum(is_claimed(layout.claims(each.id)) for each in left)
-    return [each.point for each in left[: math.ceil(len(left) / max(1, workers))]]
-
-
 def write_weights(path: Path, weights: Weights) -> str:
     """Write the tensors to a safetensors file, and return its SHA-256."""
     temporary = temporary_sibling(path)
@@ -203,7 +184,7 @@ def write_weights(path: Path, weights: Weights) -> str:
     return digest
 
 
-def _record(run_file: RunFile, trial: Trial, outcome: Outcome) -> dict[str, Any]:
+def _record(run_file: RunFile, trial: Trial, outcome: FineTuningResult) -> dict[str, Any]:
     study = trial.study
     return {
         "kind": "glue",
@@ -248,8 +229,8 @@ def _fine_tuner(layout: Layout, task_name: str, study_id: str, stop: StopRequest
     model = load_model(layout, study, stop)
     start = _starting_weights(layout, study, model)
     encoded = _encoded_task(layout, run_file, model, stop)
-    policy = CompilePolicy(run_file.execution.compile)
-    return FineTuner(model.classifier, start, encoded, study.protocol, default_device(), model.layout, policy)
+    word, device = run_file.execution.compile, default_device()
+    return FineTuner(model.classifier, start, encoded, study.protocol, device, model.layout, word)
 
 
 def _starting_weights(layout: Layout, study: GlueStudy, model: StudyModel) -> Weights:

@@ -1,28 +1,23 @@
 """The ranks of a job attempt: where they meet, and the runs that rank 0 announces to the others.
 
-Rank 0 is the worker. It takes claims, writes, and hosts a TCPStore, through which it announces runs to the other ranks
-until all is done. They find the store by a file below `meetings/<key>/`, next to a claim that shows whether rank 0
-is alive. SLURM may run a job twice at once (requeued while a zombie remains, or started on two nodes after a
-controller's crash), so the key identifies one attempt of a job, and ranks of another attempt never join.
+Ranks find each other by torch's variables: RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT. Rank 0 is the worker. It
+takes claims, writes, and hosts a TCPStore, through which it announces runs to the other ranks until all is done.
+SLURM may run a job twice at once (requeued while a zombie remains, or started on two nodes after a controller's crash),
+so the store has a key that identifies one attempt of a job, and ranks of another attempt never join.
 """
 
-import hashlib
 import json
 import os
-import re
-import shutil
 import socket
 import subprocess
 import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
-from itertools import accumulate, chain, repeat
-from operator import mul
 from typing import Self
 
 import torch.distributed as dist
@@ -30,65 +25,48 @@ from torch.distributed import PrefixStore, Store, TCPStore
 
 from neobert.errors import RunFailed
 from neobert.execution import Execution
-from neobert.files import json_bytes, read_json, replace_file
 from neobert.identity import plain
-from neobert.processes import Stopped, StopRequest, available_cores, read_count, start_child
-from neobert.runs.claims import RELEASED, acquire, is_claimed, last_owner
+from neobert.processes import KEY_VARIABLE, Stopped, StopRequest, available_cores, read_count, start_child
 from neobert.runs.layout import Layout
 from neobert.training.distributed import Process, process_group, tell_failure
 
 TIMEOUT = timedelta(minutes=5)
-"""How long ranks wait for each other at the rendezvous, and for a heartbeat of rank 0."""
-
-CONNECTION_TIMEOUT = timedelta(minutes=1)
-"""Time-out for connecting to the store; its address is written once it listens, so only the network takes time."""
+"""How long ranks wait for each other at the rendezvous."""
 
 GOODBYE_SECONDS = 5.0
 """How long rank 0 keeps its store open for ranks that may not know yet that all is done."""
 
 POLL_SECONDS = 0.1
-MOST_POLL_SECONDS = 2.0
-"""Longest pause between two looks for rank 0's file, which pauses approach: many ranks share a network file system."""
 
 
 @dataclass(frozen=True)
 class JobRank:
-    """Rank of a process in one attempt of a job; `key` is a file name unique to the attempt."""
+    """Rank of a process in one attempt of a job, which `key` identifies, and the address of rank 0. Port 0 is any."""
 
     key: str
     process: Process
+    address: str = "127.0.0.1"
+    port: int = 0
 
     @classmethod
     def of_environment(cls, environment: Mapping[str, str]) -> Self | None:
-        """Read the rank from the variables set by rank 0 (`variables`), else by SLURM; None for a single process.
-
-        SLURM's variables count only within a step: in a batch script or an allocation's shell they describe no tasks.
-        """
-        if "NEOBERT_RENDEZVOUS" in environment:
-            process = Process(int(environment["RANK"]), int(environment["WORLD_SIZE"]))
-            return cls(environment["NEOBERT_RENDEZVOUS"], process)
-        if not {"SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_PROCID"} <= environment.keys():
+        """Read the rank from torch's variables; None for a single process."""
+        if (count := read_count(environment, "WORLD_SIZE") or 1) == 1:
             return None
-        count = read_count(environment, "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS") or 1
-        rank = read_count(environment, "SLURM_PROCID", least=0) or 0
-        return cls(_slurm_key(environment), Process(rank, count)) if count > 1 else None
+        if missing := sorted({"RANK", "MASTER_ADDR", "MASTER_PORT"} - environment.keys()):
+            raise ValueError(f"WORLD_SIZE is {count}: set {', '.join(missing)} too, or unset it")
+        address, port = environment["MASTER_ADDR"], read_count(environment, "MASTER_PORT") or 0
+        key = environment.get(KEY_VARIABLE) or f"{address}:{port}"
+        return cls(key, Process(read_count(environment, "RANK", least=0) or 0, count), address, port)
 
     def variables(self) -> dict[str, str]:
         """Return environment variables for a process on this machine; all but the key's are torchrun's."""
         rank, count = str(self.process.rank), str(self.process.count)
         place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count}
-        return {"NEOBERT_RENDEZVOUS": self.key, **place}
+        return {KEY_VARIABLE: self.key, **place, "MASTER_ADDR": self.address, "MASTER_PORT": str(self.port)}
 
     def __str__(self) -> str:
         return f"process {self.process.rank} of {self.process.count} of {self.key}"
-
-
-def _slurm_key(environment: Mapping[str, str]) -> str:
-    """Build the key from job, step, restarts and nodes; attempts with equal restart counts run on different nodes."""
-    nodes = hashlib.sha256(environment.get("SLURM_JOB_NODELIST", "").encode()).hexdigest()[:8]
-    restarts = environment.get("SLURM_RESTART_COUNT") or "0"
-    key = f"slurm-{environment['SLURM_JOB_ID']}-{environment['SLURM_STEP_ID']}-{restarts}-{nodes}"
-    return re.sub(r"[^\w.-]", "_", key)
 
 
 @dataclass(frozen=True)
@@ -174,12 +152,18 @@ class Rendezvous:
             else:
                 time.sleep(POLL_SECONDS)
 
-    def end(self) -> None:
-        """Announce that all is done, and give the ranks that joined time to read it before the store closes."""
+    def end(self, timeout: timedelta = TIMEOUT) -> None:
+        """Announce that all is done. The store stays open until all ranks have come, and a little longer for each of
+        them to read it."""
         self.store.set("done", "")
-        deadline = time.monotonic() + GOODBYE_SECONDS
-        came = [rank for rank in range(1, self.process.count) if self.store.check([_arrival(rank)])]
-        while not self.store.check([f"goodbye {rank}" for rank in came]) and time.monotonic() < deadline:
+        others = range(1, self.process.count)
+        self._wait_for([_arrival(rank) for rank in others], timeout.total_seconds())
+        came = [rank for rank in others if self.store.check([_arrival(rank)])]
+        self._wait_for([f"goodbye {rank}" for rank in came], GOODBYE_SECONDS)
+
+    def _wait_for(self, keys: Sequence[str], seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while keys and not self.store.check(list(keys)) and time.monotonic() < deadline:
             time.sleep(POLL_SECONDS / 4)
 
     @contextmanager
@@ -206,78 +190,56 @@ def hosted_rendezvous() -> Rendezvous | None:
     return _hosted.get()
 
 
-def own_names(environment: Mapping[str, str]) -> list[str]:
-    """Return the names by which other nodes may know this one: its own, and SLURM's name of the node."""
-    return [socket.gethostname(), *([name] if (name := environment.get("SLURMD_NODENAME")) else [])]
-
-
-def first_known(hosts: Sequence[str]) -> str:
-    """Return the first name of a host that can be resolved here, else the first of all."""
-    for host in hosts:
-        with suppress(OSError):
-            socket.getaddrinfo(host, None)
-            return host
-    return hosts[0]
-
-
 @contextmanager
-def host_ranks(layout: Layout, place: JobRank) -> Iterator[Rendezvous]:
-    """Host the rendezvous as rank 0 of a job attempt; on exit the other ranks are told to end.
+def host_ranks(place: JobRank, timeout: timedelta = TIMEOUT) -> Iterator[Rendezvous]:
+    """Host the rendezvous as rank 0 of a job attempt; on exit the other ranks, for which it waits until then, are told
+    to end.
 
     Raises:
-        RunFailed: another live process is rank 0 of this attempt.
+        RunFailed: the port is taken, by another rank 0 or any other process.
     """
-    folder = layout.meetings(place.key)
-    claim = acquire(folder, TIMEOUT.total_seconds())
-    if claim is None:
-        raise RunFailed(f"two processes both claim to be rank 0 of {place.key}: end one of them")
-    with claim:
-        store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=TIMEOUT)
-        store.set("key", place.key)
-        address = {"hosts": own_names(os.environ), "port": store.port}
-        replace_file(folder / f"{claim.number}.json", json_bytes(address))
-        rendezvous = Rendezvous(store, place.process)
-        token = _hosted.set(rendezvous)
-        try:
-            yield rendezvous
-            rendezvous.end()
-        finally:
-            _hosted.reset(token)
+    try:
+        store = TCPStore("127.0.0.1", place.port, is_master=True, wait_for_workers=False, timeout=TIMEOUT)
+    except dist.DistNetworkError as error:
+        raise RunFailed(
+            f"{place} cannot listen on port {place.port}: another process is rank 0 too, or MASTER_PORT is taken"
+        ) from error
+    store.set("key", place.key)
+    rendezvous = Rendezvous(store, place.process)
+    token = _hosted.set(rendezvous)
+    try:
+        yield rendezvous
+        rendezvous.end(timeout)
+    finally:
+        _hosted.reset(token)
 
 
-def find_rendezvous(layout: Layout, place: JobRank, timeout: timedelta = TIMEOUT) -> Rendezvous | None:
-    """Connect to rank 0 of this job attempt as soon as it is alive; None if it has already ended.
+def find_rendezvous(place: JobRank, timeout: timedelta = TIMEOUT) -> Rendezvous:
+    """Connect to rank 0 of this job attempt as soon as it listens.
 
     Raises:
-        RunFailed: rank 0 gave no sign of life for `timeout`, or another process already has this rank.
+        RunFailed: it did not within `timeout`, it belongs to another attempt, or another process already has this rank.
     """
-    folder, deadline = layout.meetings(place.key), time.monotonic() + timeout.total_seconds()
-    pauses = chain(accumulate(repeat(1.5, 7), mul, initial=POLL_SECONDS), repeat(MOST_POLL_SECONDS))
-    while not (
-        (first := last_owner(folder, TIMEOUT.total_seconds()))
-        and first.is_live
-        and (folder / f"{first.number}.json").exists()
-    ):
-        if has_ended(layout, place):
-            return None
+    where, deadline = f"{place.address}:{place.port}", time.monotonic() + timeout.total_seconds()
+    while not _listens(place):
         if time.monotonic() > deadline:
-            raise RunFailed(f"{place} gives up: rank 0 sent no heartbeat for {timeout.total_seconds():g} s")
-        time.sleep(next(pauses))
-    address = read_json(folder / f"{first.number}.json")
-    host = "127.0.0.1" if socket.gethostname() in address["hosts"] else first_known(address["hosts"])
-    store = TCPStore(host, address["port"], is_master=False, timeout=CONNECTION_TIMEOUT)
+            raise RunFailed(f"{place} gives up: rank 0 did not listen at {where} for {timeout.total_seconds():g} s")
+        time.sleep(POLL_SECONDS)
+    store = TCPStore(place.address, place.port, is_master=False, timeout=TIMEOUT)
     if store.get("key").decode() != place.key:
-        raise RunFailed(f"the process at {host}:{address['port']} is not rank 0 of {place.key}")
+        raise RunFailed(f"the process at {where} is not rank 0 of {place.key}")
     if store.add(_arrival(place.process.rank), 1) != 1:
         raise RunFailed(f"another process has already joined as {place}")
-    store.set_timeout(TIMEOUT)
     return Rendezvous(store, place.process)
 
 
-def has_ended(layout: Layout, place: JobRank) -> bool:
-    """Whether rank 0 of this job attempt has ended normally."""
-    folder = layout.meetings(place.key)
-    return not is_claimed(folder, TIMEOUT.total_seconds()) and any(folder.glob(f"*.{RELEASED}"))
+def _listens(place: JobRank) -> bool:
+    """Whether rank 0 can be reached. torch would try again too, but with warnings on stderr."""
+    try:
+        socket.create_connection((place.address, place.port), timeout=TIMEOUT.total_seconds()).close()
+    except OSError:
+        return False
+    return True
 
 
 def compiler_variables(processes: int) -> dict[str, str]:
@@ -293,13 +255,14 @@ def start_ranks_here(layout: Layout, run_id: str, count: int) -> Iterator[Rendez
     Raises:
         RunFailed: one of them ended with an error.
     """
-    key = f"local-{uuid.uuid4().hex}"
     command = [sys.executable, "-P", "-m", "neobert.runs.worker", "--runs", str(layout.root), f"pretraining/{run_id}"]
     started: list[subprocess.Popen[bytes]] = []
+    first = JobRank(f"local-{uuid.uuid4().hex}", Process(0, count))
     try:
-        with host_ranks(layout, JobRank(key, Process(0, count))) as rendezvous:
+        with host_ranks(first) as rendezvous:
             for rank in range(1, count):
-                variables = compiler_variables(count) | os.environ | JobRank(key, Process(rank, count)).variables()
+                place = replace(first, process=Process(rank, count), port=rendezvous.store.port)
+                variables = compiler_variables(count) | os.environ | place.variables()
                 started.append(start_child(command, variables))
             yield rendezvous
         codes = [process.wait(TIMEOUT.total_seconds()) for process in started]
@@ -307,7 +270,6 @@ def start_ranks_here(layout: Layout, run_id: str, count: int) -> Iterator[Rendez
         for process in started:
             process.kill()
             process.wait()
-        shutil.rmtree(layout.meetings(key), ignore_errors=True)
     if any(codes):
         raise RunFailed(f"the other ranks of run {run_id} ended with exit codes {codes}")
 

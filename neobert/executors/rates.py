@@ -11,16 +11,16 @@ from neobert.runs.layout import Layout
 from neobert.runs.run_file import RunFile, read_checked_run_file, write_run_file
 from neobert.runs.work import Part
 from neobert.search.storages import address_of_environment
-from neobert.search.study import POLL_SECONDS, sweep_of
+from neobert.search.study import POLL_SECONDS, optuna_study_of
 
 
 def execute(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: StopRequest) -> None:
     """Train a claimed trial. The run.json of each stage is written before it begins; an earlier stage may have a record
     of another trial, or a worker of its own, which is waited for."""
     assert isinstance(part, RateTrial)
-    sweep = sweep_of(layout, layout.root / part.work.folder, address_of_environment(layout.root))
+    optuna_study = optuna_study_of(layout, part.work, address_of_environment(layout.root))
     labels = part.work.labels_at(run_file.labels, part.point)
-    with sweep.running(part, claim):
+    with optuna_study.running(part, claim):
         for run in part.runs:
             write_run_file(layout, run, run_file.source, run_file.execution, labels)
         for run in part.runs[:-1]:

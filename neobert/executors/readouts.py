@@ -24,7 +24,7 @@ from neobert.evaluation.items import (
     survey,
     write_items,
 )
-from neobert.evaluation.readouts import Measured, Subject, measure
+from neobert.evaluation.readouts import Measured, MeasuredModel, measure
 from neobert.execution import utc_now
 from neobert.executors.corpus import text_tokenizer
 from neobert.executors.preparation import open_specified, prepare_once, require_origin
@@ -90,14 +90,14 @@ def _score(measured: Measured) -> ReadoutScore:
 
 
 @lru_cache(maxsize=1)
-def _open_subject(layout: Layout, weights: str, context: int, device: torch.device) -> Subject:
+def _open_subject(layout: Layout, weights: str, context: int, device: torch.device) -> MeasuredModel:
     """Open the model of a finished stage with its tokenizer, once per process for all of its readouts."""
     run_file = read_run_file(layout.pretraining(weights))
     run = run_file.specification(PretrainingRun)
     model = build_masked_language_model(run.recipe.model, run.context, run.recipe.precision)
     model.load_state_dict(last_checkpoint(layout, weights).weights())
     tokenizer = text_tokenizer(layout, run, open_specified(run_file.source))
-    return Subject(model.to(device).eval(), tokenizer, context, run.recipe.precision, device)
+    return MeasuredModel(model.to(device).eval(), tokenizer, context, run.recipe.precision, device)
 
 
 def items_of(layout: Layout, run: ReadoutRun, specification: SourceSpecification, stop: StopRequest) -> Items:

@@ -12,14 +12,16 @@ from neobert.kinds.glue import SearchTrial, Trial
 from neobert.processes import StopRequest
 from neobert.runs.claims import Claim, ClaimLost, acquire
 from neobert.runs.records import publish_sealed, timed_provenance
-from neobert.search.study import POLL_SECONDS, Reports, Sweep
+from neobert.search.study import POLL_SECONDS, OptunaStudy, Reports
 from neobert.search.subjects import Pruned, Report, ending_of
 
 RunTrial = Callable[[Trial, Claim, Report], None]
 """Executes the claimed trial of one seed. It reports the values of its evaluations by tenths of an epoch."""
 
 
-def run_search_trial(sweep: Sweep, part: SearchTrial, claim: Claim, stop: StopRequest, run: RunTrial) -> None:
+def run_search_trial(
+    optuna_study: OptunaStudy, part: SearchTrial, claim: Claim, stop: StopRequest, run: RunTrial
+) -> None:
     """Execute a claimed trial of a search and publish its record. `run` is called for each seed without a record.
 
     Raises ClaimLost if another worker has taken over the trial.
@@ -27,8 +29,8 @@ def run_search_trial(sweep: Sweep, part: SearchTrial, claim: Claim, stop: StopRe
     started_at, started = utc_now(), time.perf_counter()
     if os.path.lexists(part.record) and not part.is_done:  # of before a trial of it was lost
         set_aside(part.record, f"a trial of {part.title} is not there")
-    with sweep.running(part, claim) as reports:
-        state, score = _run_seeds(sweep, part, stop, run, reports)
+    with optuna_study.running(part, claim) as reports:
+        state, score = _run_seeds(optuna_study, part, stop, run, reports)
         record = {
             "kind": "search",
             "id": part.id,
@@ -47,13 +49,13 @@ def run_search_trial(sweep: Sweep, part: SearchTrial, claim: Claim, stop: StopRe
 
 
 def _run_seeds(
-    sweep: Sweep, part: SearchTrial, stop: StopRequest, run: RunTrial, reports: Reports
+    optuna_study: OptunaStudy, part: SearchTrial, stop: StopRequest, run: RunTrial, reports: Reports
 ) -> tuple[str, float | None]:
     """Run the trials of all seeds. Returns "done" with their mean, None if one has no score, or "pruned" with None."""
     has_one_seed, values = len(part.trials) == 1, []
     try:
         for number, trial in enumerate(part.trials, start=1):
-            _run_seed(sweep, trial, stop, run, reports if has_one_seed else Reports())
+            _run_seed(optuna_study, trial, stop, run, reports if has_one_seed else Reports())
             ending = ending_of(trial)
             assert ending is not None
             values.append(ending.value)
@@ -67,10 +69,10 @@ def _run_seeds(
     return "done", statistics.fmean(defined) if len(defined) == len(values) else None
 
 
-def _run_seed(sweep: Sweep, trial: Trial, stop: StopRequest, run: RunTrial, report: Report) -> None:
+def _run_seed(optuna_study: OptunaStudy, trial: Trial, stop: StopRequest, run: RunTrial, report: Report) -> None:
     """Run the trial of one seed, unless it has a record; wait while a worker of another study runs it."""
     while not trial.is_done:
-        claim = acquire(sweep.layout.claims(trial.id), sweep.lease_seconds)
+        claim = acquire(optuna_study.layout.claims(trial.id), optuna_study.lease_seconds)
         if claim is None:
             stop.check(f"for {trial.title}")
             time.sleep(POLL_SECONDS)

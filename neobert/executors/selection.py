@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from neobert.errors import DamagedFile, MissingData, RunFailed
-from neobert.files import is_there, matching, require_digest, set_aside
+from neobert.errors import DamagedFile, MissingData, NewerFile, RunFailed
+from neobert.files import is_there, matching, names_in, require_digest, set_aside
 from neobert.glue.encoding import Array, load_encoded
 from neobert.glue.selection import (
     HALVES,
@@ -34,7 +34,7 @@ from neobert.identity import plain
 from neobert.kinds.glue import GlueStudy, Trial
 from neobert.runs.claims import Claim, acquire
 from neobert.runs.layout import Layout
-from neobert.runs.records import publish_sealed, read_record
+from neobert.runs.records import publish_sealed, read_once, read_record
 from neobert.runs.run_file import read_run_file
 
 NO_ARCHIVE = (zipfile.BadZipFile, zlib.error, EOFError, KeyError, MemoryError, OSError, RuntimeError, ValueError)
@@ -47,24 +47,22 @@ def best_trial(layout: Layout, study: GlueStudy) -> tuple[Trial, float | None]:
 
     Raises RunFailed if a pruner ended all trials of a search.
     """
-    grids = study.grids(layout)
-    finished = [(trial, _recorded_score(trial)) for grid in grids for trial in grid.trials(layout) if trial.is_done]
+    finished = [(trial, _recorded_score(trial)) for trial in study.finished_trials(layout)]
     if not finished:
         raise RunFailed(f"the pruner ended every trial of {study.title}: search again without one")
-    point = best_point(grids[0].points, ((each.point, each.decisive) for _, each in finished))
+    point = best_point(study.compared_points(layout), ((each.point, each.decisive) for _, each in finished))
     if point is None:
         return finished[0][0], finished[0][1].score
-    best = next(trial for trial, _ in finished if trial.point == point)
-    scores = [reached.score for trial, reached in finished if trial.point == point and reached.score is not None]
-    return best, statistics.fmean(scores) if scores else None
+    best = [(trial, reached.score) for trial, reached in finished if trial.point == point]
+    scores = [score for _, score in best if score is not None]
+    return best[0][0], statistics.fmean(scores) if scores else None
 
 
 def best_of_grid(layout: Layout, studies: Sequence[GlueStudy], labels: Labels | None = None) -> Best | None:
     """Return the best point of one grid on one model, or None if no trial has a score yet. `studies` are the seeds of
     the grid, or one search. Without `labels` there is no nested score, and no predictions are read."""
-    grids = [grid for study in studies for grid in study.grids(layout)]
-    points = [point for grid in grids for point in grid.points]
-    trials = [trial for grid in grids for trial in grid.trials(layout) if trial.is_done]
+    points = [point for study in studies for point in study.compared_points(layout)]
+    trials = [trial for study in studies for trial in study.finished_trials(layout)]
     reached = [_recorded_score(trial) for trial in trials]
     point = best_point(points, ((each.point, each.decisive) for each in reached))
     by_seed = {each.seed: each.score for each in reached if each.point == point and each.score is not None}
@@ -142,7 +140,7 @@ def select(layout: Layout, study: GlueStudy, claim: Claim) -> None:
         "point": plain(best.point),
         "score": score,
         "rule": SELECTION_RULES[study.protocol.decisive_metric],
-        "grid": plain(study.grids(layout)[0].points),
+        "grid": plain(study.compared_points(layout)),
         **({} if study.search is None else {"search": plain(study.search), "pruned": _pruned(layout, study)}),
         "starts_from": plain(study.starts_from),
         "scored_on": {"origin": study.task_origin, "splits": study.about.validation_splits},
@@ -169,13 +167,21 @@ def _nested_of_study(layout: Layout, study: GlueStudy) -> dict[str, Any]:
 
 
 def _studies_of_same_weights(layout: Layout, study: GlueStudy) -> list[GlueStudy] | None:
-    """Return all studies of the task on the same model, `study` among them; None if one cannot be read."""
+    """Return all studies of the task on the same model, `study` among them; None if one cannot be read. Each is read
+    once, and so are its ids computed once."""
     try:
         paths = matching(layout.root / "glue" / study.task / "studies", "*/run.json")
-        studies = [read_run_file(path.parent).specification(GlueStudy) for path in paths]
-    except (DamagedFile, OSError):
+        studies = [read_once(path, _read_study) for path in paths]
+    except (NewerFile, OSError):
         return None
-    return [other for other in studies if other.weights == study.weights]
+    if None in studies:
+        return None
+    same = [other for other in studies if other is not None and other.weights == study.weights]
+    return [study if other.id == study.id else other for other in same]
+
+
+def _read_study(run_file: Path) -> GlueStudy:
+    return read_run_file(run_file.parent).specification(GlueStudy)
 
 
 def may_become_best(layout: Layout, trial: Trial, scores: Mapping[str, Any]) -> bool:
@@ -185,41 +191,43 @@ def may_become_best(layout: Layout, trial: Trial, scores: Mapping[str, Any]) -> 
     if studies is None:
         return True
     value = trial.study.about.decisive_score(trial.study.protocol, scores)
-    if any(trial.id in _needed_for_means(layout, other) for other in studies if other.search is not None):
+    if any(_is_needed_for_mean(layout, other, trial) for other in studies if other.search is not None):
         return True
     for study in (other for other in studies if other.search is None and trial.id in other.trial_ids):
-        finished = [_recorded_score(each) for each in study.trials(layout) if each.is_done]
+        finished = [_recorded_score(each) for each in study.finished_trials(layout)]
         values = [(each.point, each.decisive) for each in finished]
         if not finished or best_point(study.points, [*values, (trial.point, value)]) in (trial.point, None):
             return True
     return False
 
 
-def _needed_for_means(layout: Layout, search: GlueStudy) -> set[str]:
-    """Return the trials with the first seed of a search at points whose mean over the seeds is not known yet."""
-    return {each.trials[0].id for each in search.search_trials(layout) if not each.is_done}
-
-
-def _kept_weights(layout: Layout, study: GlueStudy) -> set[str]:
-    """Return the trials of a study whose weights stay: the best so far, and of a search those that may be it."""
-    is_begun = any(trial.is_done for grid in study.grids(layout) for trial in grid.trials(layout))
-    best = {best_trial(layout, study)[0].id} if is_begun else set()
-    return best if study.search is None else best | _needed_for_means(layout, study)
+def _is_needed_for_mean(layout: Layout, search: GlueStudy, trial: Trial) -> bool:
+    """Return whether a trial has the first seed of a search, at a point whose mean over the seeds is not known yet."""
+    searched = search.search_trial(layout, trial.point)
+    is_asked = trial.point in search.asked(layout).values()
+    return is_asked and searched.trials[0].id == trial.id and not searched.is_done
 
 
 def drop_beaten_weights(layout: Layout, study: GlueStudy) -> None:
-    """Delete the weights of trials that are not the best so far in any study; grids share trials.
+    """Delete the weights of trials that are not the best so far in any study; grids share trials. The means of a search
+    that are not known yet may become the best.
 
     If a study cannot be read, nothing is deleted.
     """
-    # Listed before looking up the best: a record that another worker publishes in between must not count as beaten.
-    finished = [trial for trial in study.trials(layout) if trial.is_done]
-    same = _studies_of_same_weights(layout, study)
-    if same is None:
+    # Listed before looking up the best: a result that another worker publishes in between must not count as beaten.
+    names = frozenset(names_in(layout.root / "glue" / study.task))
+    finished = [trial for trial in study.trials(layout) if trial.weights.name in names and trial.is_done]
+    studies = _studies_of_same_weights(layout, study) if finished else []
+    if studies is None:
         return
-    kept = {trial for other in same for trial in _kept_weights(layout, other)}
-    for trial in finished:
-        if trial.id not in kept:
+    searches = [other for other in studies if other.search is not None]
+    known = [each for each in finished if not any(_is_needed_for_mean(layout, other, each) for other in searches)]
+    best = set()
+    for other in studies:
+        with suppress(RunFailed):  # nothing of it is finished
+            best.add(best_trial(layout, other)[0].id)
+    for trial in known:
+        if trial.id not in best:
             trial.weights.unlink(missing_ok=True)
 
 

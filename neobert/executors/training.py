@@ -21,7 +21,6 @@ from neobert.executors.ranks import (
     Rendezvous,
     StartedRun,
     find_rendezvous,
-    has_ended,
     hosted_rendezvous,
     start_ranks_here,
 )
@@ -40,7 +39,7 @@ from neobert.runs.claims import Claim, acquire
 from neobert.runs.layout import Layout
 from neobert.runs.records import timed_provenance
 from neobert.runs.run_file import RunFile, read_run_file
-from neobert.runs.tracking import Tracker
+from neobert.runs.tracking import TrackedPart
 from neobert.runs.work import write_failure
 from neobert.training import checkpoints
 from neobert.training.accounting import TrainResult, attention_record
@@ -73,7 +72,7 @@ def train(
     execution = run_file.execution.with_processes(count)
     run_file = run_file.model_copy(update={"execution": execution})
     (part,) = run_file.run.parts(layout)
-    with ExitStack() as ranks, closing(Tracker(layout, run_file, part)) as tracker:
+    with ExitStack() as ranks, closing(TrackedPart(layout, run_file, part)) as tracker:
         if count > 1:
             rendezvous = rendezvous or ranks.enter_context(start_ranks_here(layout, run_file.id, count))
 
@@ -107,12 +106,10 @@ def join_runs(
     A stop request reaches the other ranks within two steps. Between runs it is ignored: rank 0 decides when to end.
     """
     try:
-        rendezvous = find_rendezvous(layout, place, timeout)
-        while rendezvous and (run := rendezvous.next_run()):
+        rendezvous = find_rendezvous(place, timeout)
+        while run := rendezvous.next_run():
             _join_run(layout, rendezvous, run, stop, make_trainer)
     except DistError as error:
-        if has_ended(layout, place):
-            return EXIT_DONE
         logger.error(f"{place} gives up: rank 0 died ({error})")
         return EXIT_RUN_FAILED
     except RunFailed as error:

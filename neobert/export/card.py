@@ -9,7 +9,7 @@ from typing import Any
 from huggingface_hub import ModelCard, ModelCardData
 
 from neobert.console import quantity
-from neobert.export.checkpoint import Checkpoint
+from neobert.export.checkpoint import ExportSource
 from neobert.identity import plain
 from neobert.kinds.contrastive import ContrastiveRun
 from neobert.kinds.pretraining import PretrainingRun
@@ -39,7 +39,7 @@ INSTRUCTED = {
 
 
 def model_card(
-    checkpoint: Checkpoint, target: str, parity: Mapping[str, float], prompts: Mapping[str, str], *, has_code: bool
+    checkpoint: ExportSource, target: str, parity: Mapping[str, float], prompts: Mapping[str, str], *, has_code: bool
 ) -> str:
     """Return the README.md of an export for `target`, with the hub's metadata at its head.
 
@@ -52,6 +52,7 @@ def model_card(
     else:
         details, is_ours = _contrastive(checkpoint, run, prompts), not run.is_external
     use, task = details.pop("use"), details.pop("task")
+    is_synthetic = any(origin.startswith("synthetic:") for origin in details.pop("origins"))
     if target == "sentence-transformers":
         use, task = SENTENCE_VECTORS, "sentence-similarity"
     metadata = ModelCardData(
@@ -59,7 +60,7 @@ def model_card(
         license="mit" if is_ours else None,
         language="en",
         pipeline_tag=task,
-        tags=["neobert", "encoder", "ablation"],
+        tags=["neobert", "encoder", "ablation", *(["synthetic"] if is_synthetic else [])],
     )
     card = ModelCard.from_template(
         metadata,
@@ -68,6 +69,7 @@ def model_card(
         steps=f"{run.total:,}",
         use=f"{REGISTER if is_ours else ''}{use}",
         needs_code=has_code,
+        is_synthetic=is_synthetic,
         parity=", ".join(f"{what} within {deviation:.1e}" for what, deviation in parity.items()),
         licence="MIT for these files, as the harness" if is_ours else "That of the encoder that it started from",
         **details,
@@ -75,7 +77,7 @@ def model_card(
     return str(card)
 
 
-def _pretrained(checkpoint: Checkpoint, run: PretrainingRun) -> dict[str, Any]:
+def _pretrained(checkpoint: ExportSource, run: PretrainingRun) -> dict[str, Any]:
     labels, record, stage = checkpoint.run_file.labels, checkpoint.record, run.recipe.stages[-1]
     before = sum(earlier.tokens for earlier in run.recipe.stages[:-1])
     facts = {
@@ -102,6 +104,7 @@ def _pretrained(checkpoint: Checkpoint, run: PretrainingRun) -> dict[str, Any]:
         "introduction": "An encoder of the ablation study from BERT to NeoBERT, exported by its harness.",
         "use": MASKED_WORDS,
         "task": "fill-mask",
+        "origins": [run.corpus_origin],
         "own_parts": list(sources_in(run.recipe.model)),
         "facts": _table(facts),
         "parent": words(labels.get("parent")),
@@ -113,7 +116,7 @@ def _pretrained(checkpoint: Checkpoint, run: PretrainingRun) -> dict[str, Any]:
     }
 
 
-def _contrastive(checkpoint: Checkpoint, run: ContrastiveRun, prompts: Mapping[str, str]) -> dict[str, Any]:
+def _contrastive(checkpoint: ExportSource, run: ContrastiveRun, prompts: Mapping[str, str]) -> dict[str, Any]:
     labels, record = checkpoint.run_file.labels, checkpoint.record
     start = words(labels.get("model") or ", ".join(labels.get("variants", [])) or run.id)
     facts = {
@@ -131,6 +134,7 @@ def _contrastive(checkpoint: Checkpoint, run: ContrastiveRun, prompts: Mapping[s
         "introduction": "A text encoder: the mean of its hidden states over all tokens, compared by cosine.",
         "use": MEAN_VECTORS,
         "task": "sentence-similarity",
+        "origins": [pairs.origin for pairs in run.sets],
         "facts": _table(facts),
         "scores": _table(
             {

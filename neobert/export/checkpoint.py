@@ -45,7 +45,7 @@ PROBES = (
 
 
 @dataclass(frozen=True, eq=False)
-class Checkpoint:
+class ExportSource:
     """A step of a pre-training or contrastive run.
 
     record: that of the finished run, None for earlier steps. embedder: the run's own encoder of texts. weights: the
@@ -67,7 +67,7 @@ class Checkpoint:
         return self.run_file.run
 
 
-def open_checkpoint(folder: Path, step: int | None) -> Checkpoint:
+def open_checkpoint(folder: Path, step: int | None) -> ExportSource:
     """Open the checkpoint of `step`, or the last one of a finished run.
 
     Raises:
@@ -88,7 +88,7 @@ def open_checkpoint(folder: Path, step: int | None) -> Checkpoint:
     chosen = run.total if step is None else step
     record = read_record(folder / "done.json") if is_done and chosen == run.total else None
     read = _pretrained if isinstance(run, PretrainingRun) else _contrastive
-    return Checkpoint(run_file, chosen, record, *read(layout, run_file, chosen))
+    return ExportSource(run_file, chosen, record, *read(layout, run_file, chosen))
 
 
 def _pretrained(layout: Layout, run_file: RunFile, step: int) -> tuple[TextEncoder, dict[str, Tensor], Any, Any]:
@@ -130,7 +130,7 @@ def _contrastive(layout: Layout, run_file: RunFile, step: int) -> tuple[TextEnco
 # Writing and comparing
 
 
-def write(checkpoint: Checkpoint, target: str, folder: Path, prompts: Mapping[str, str]) -> None:
+def write(checkpoint: ExportSource, target: str, folder: Path, prompts: Mapping[str, str]) -> None:
     """Write the folder for a target; `prompts` are those of sentence-transformers. Raises ValueError if a package is
     not installed."""
     if target == "hf":
@@ -140,7 +140,7 @@ def write(checkpoint: Checkpoint, target: str, folder: Path, prompts: Mapping[st
         save_modules(checkpoint.model.base_model, checkpoint.tokenizer, folder, prompts)
 
 
-def measure(checkpoint: Checkpoint, target: str, folder: Path, instructions: Mapping[str, str]) -> dict[str, float]:
+def measure(checkpoint: ExportSource, target: str, folder: Path, instructions: Mapping[str, str]) -> dict[str, float]:
     """Read a written folder, and compare its vectors of texts with the run's; return the largest deviations.
 
     instructions: what the run was told in training, by the name of the prompt that does the same.

@@ -17,7 +17,7 @@ from neobert.data.mteb_tasks import (
 )
 from neobert.data.tokenizers import frame_texts
 from neobert.embeddings.sentence_modules import PROMPT_TYPES
-from neobert.export.checkpoint import PROBES, Checkpoint
+from neobert.export.checkpoint import PROBES, ExportSource
 from neobert.kinds.contrastive import ContrastiveRun
 
 
@@ -48,7 +48,7 @@ def _by_role(name: str, category: Category, prompts: Mapping[str, str]) -> dict[
     return {f"{name}-{role}": prompts.get(role, "") for role in PROMPT_TYPES[category] if role}
 
 
-def prompts_of(checkpoint: Checkpoint, instructions: Mapping[str, str]) -> dict[str, str]:
+def prompts_of(checkpoint: ExportSource, instructions: Mapping[str, str]) -> dict[str, str]:
     """Return the prompts that give the tokens of an instruction in training, by names of `instructions`. Instructions
     that no prompt reproduces are left out."""
     prompts = {instruction: _prompt(checkpoint, instruction) for instruction in set(instructions.values())}
@@ -56,7 +56,7 @@ def prompts_of(checkpoint: Checkpoint, instructions: Mapping[str, str]) -> dict[
     return {name: prompt for name, prompt in found.items() if prompt is not None}
 
 
-def _prompt(checkpoint: Checkpoint, instruction: str) -> str | None:
+def _prompt(checkpoint: ExportSource, instruction: str) -> str | None:
     if not instruction:
         return ""
     tokenizer, embedder = checkpoint.tokenizer, checkpoint.embedder

@@ -1,5 +1,6 @@
 """Fine-tuning on a task: a study is a grid or a search of trials, followed by the selection of the best."""
 
+import gc
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -8,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import NonNegativeInt, PositiveInt
 
-from neobert.errors import DamagedFile
+from neobert.errors import DamagedFile, NewerFile
 from neobert.external import EXTERNAL_PREFIX
 from neobert.glue.tasks import Task, task_named
 from neobert.identity import (
@@ -20,16 +21,17 @@ from neobert.identity import (
     decisive,
     identity,
     identity_of_canonical,
+    plain,
 )
 from neobert.kinds.pretraining import pretraining_of
 from neobert.recipe import FineTuning, Point, Value
 from neobert.runs.layout import Layout
-from neobert.runs.records import read_once, read_record, read_sealed
+from neobert.runs.records import read_ahead, read_once, read_record, read_sealed
 from neobert.runs.work import Part, Work, error_beside
-from neobert.search.space import Search, read_requests, request_file, request_part
+from neobert.search.space import Range, Search, read_requests, request_file, request_files, request_part
 
 
-class Start(Value):
+class TrialStart(Value):
     """The weights a fine-tuning trial starts from: the pre-trained ones, or the best trial of another task's study."""
 
     kind: Literal["pretraining", "study"]
@@ -59,7 +61,7 @@ class GlueStudy(Work):
     protocol: FineTuning
     points: tuple[Point, ...]
     seed: NonNegativeInt
-    starts_from: Start
+    starts_from: TrialStart
     task_origin: str
     tokenizer_origin: str
     own_task: Annotated[Task | None, Neutral(None)] = None
@@ -92,6 +94,15 @@ class GlueStudy(Work):
     @property
     def pretrained(self) -> str:
         return self.weights
+
+    @property
+    def largest_batch(self) -> int:
+        """The most examples of a batch in any trial."""
+        sizes = [point.batch_size for point in self.points]
+        if self.search is not None:
+            space = self.search.space.batch_size
+            sizes += [int(space.high)] if isinstance(space, Range) else space
+        return max(sizes)
 
     @property
     def is_external(self) -> bool:
@@ -155,16 +166,22 @@ class GlueStudy(Work):
         return self.model_copy(update={"search": None, "seed": seed, "points": tuple(points)})
 
     @cached_property
-    def without_points(self) -> dict[int, Self]:
-        """By the seeds of a search: a grid without points, which has the ids of its trials."""
-        return {seed: self.grid_of_seed(seed, ()) for seed in (self.search.seeds if self.search else ())}
+    def without_points(self) -> tuple[Self, ...]:
+        """A grid without points for each seed of a search, which has the ids of its trials."""
+        return tuple(self.grid_of_seed(seed, ()) for seed in (self.search.seeds if self.search else ()))
 
-    def grids(self, layout: Layout) -> list[Self]:
-        """Return a grid as it is, and a search as one grid of each seed, with the points that are done."""
+    def compared_points(self, layout: Layout) -> tuple[Point, ...]:
+        """Return the points among which the best is chosen: the grid, or those of a search that are done."""
         if self.search is None:
-            return [self]
-        points = [each.point for each in self.search_trials(layout) if each.state == "done"]
-        return [self.grid_of_seed(seed, points) for seed in self.search.seeds]
+            return self.points
+        return tuple(each.point for each in self.search_trials(layout) if each.state == "done")
+
+    def finished_trials(self, layout: Layout) -> "list[Trial]":
+        """Return the trials that are done at these points, with all seeds of a search."""
+        if self.search is None:
+            return [trial for trial in self.trials(layout) if trial.is_done]
+        searched = self.search_trials(layout)
+        return [trial for each in searched if each.state == "done" for trial in each.trials]
 
     def parts(self, layout: Layout) -> tuple[Part, ...]:
         """Return the trials, followed by the selection. Those of a search are the ones that it has asked for."""
@@ -191,6 +208,21 @@ class GlueStudy(Work):
     @property
     def grows(self) -> bool:
         return self.search is not None
+
+    def read_ahead(self, layout: Layout) -> None:
+        if self.search is None:
+            return
+        folder = layout.root / self.folder
+        requests = request_files(folder, self.total).values()
+        gc.disable()  # none of this is garbage, and looking for some would take a third of the time
+        try:
+            read_ahead(folder / "summaries/asked.jsonl", requests, read_request, plain, Point.read)
+            searched = self.search_trials(layout)
+            records = [part.record for each in searched for part in (each, *each.trials)]
+            read_ahead(folder / "summaries/trials.jsonl", records, read_outcome, vars, outcome_in)
+        finally:
+            gc.freeze()
+            gc.enable()
 
     def asked(self, layout: Layout) -> dict[int, Point]:
         """Return the points that a search has asked for, by their numbers. A sampler may ask for a point again."""
@@ -257,16 +289,18 @@ class Outcome:
 
 def read_outcome(record: Path) -> Outcome:
     """Read the record of a trial. Raises as `read_record`."""
-    content = read_record(record)
-    curve = tuple(
-        map(tuple, content["scores"].get("curve", ()))
-    )  # unlike lists, they cost the garbage collector nothing
+    return outcome_in({"ended_at": record.stat().st_mtime, **read_record(record)})
+
+
+def outcome_in(content: Mapping[str, Any]) -> Outcome:
+    """Return what a record says; `ended_at` is added to it."""
+    curve = tuple(map(tuple, content["scores"].get("curve", ())))  # lists would cost the garbage collector much
     return Outcome(
         state=content["state"],
         scores={**content["scores"], "curve": curve},
         course_steps=content.get("course_steps"),
         claim=content.get("claim"),
-        ended_at=record.stat().st_mtime,
+        ended_at=content["ended_at"],
         seconds=content.get("seconds", 0.0),
     )
 
@@ -300,6 +334,13 @@ class PointPart(Part):
     def outcome(self) -> Outcome | None:
         """What its record says; None without an intact one."""
         return read_once(self.record, read_outcome)
+
+    @property
+    def is_recorded(self) -> bool:
+        try:
+            return self.outcome is not None
+        except NewerFile:
+            return True
 
 
 class Trial(PointPart):
@@ -342,12 +383,10 @@ class SearchTrial(PointPart):
     @cached_property
     def trials(self) -> tuple[Trial, ...]:
         """The trials of the point, in the order of the seeds."""
-        assert self.study.search is not None
-        ids = {seed: grid.trial_id(self.point) for seed, grid in self.study.without_points.items()}
-        return tuple(
-            Trial.of(self.layout, self.study.grid_of_seed(seed, [self.point]), ids[seed], self.point)
-            for seed in self.study.search.seeds
-        )
+        first, *others = self.study.without_points
+        id_of_first = self.id.removeprefix(f"{self.study.id}-")
+        trial = Trial.of(self.layout, first, id_of_first, self.point)
+        return (trial, *(grid.trial(self.layout, self.point) for grid in others))
 
     @property
     def is_done(self) -> bool:

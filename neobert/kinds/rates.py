@@ -8,20 +8,20 @@ import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 
-from neobert.files import stamp_of, status_of
+from neobert.files import status_of
 from neobert.identity import Neutral
 from neobert.kinds.pretraining import PretrainingRun
 from neobert.rates import IN_NAMES, RATE, RATE_DIGITS, next_step, with_number
 from neobert.recipe import Start, Value
 from neobert.runs.claims import is_claimed
 from neobert.runs.layout import Layout
-from neobert.runs.records import read_record, read_sealed
+from neobert.runs.records import read_once, read_record, read_sealed
 from neobert.runs.work import Part, Work
 from neobert.search.space import Range, read_requests, request_file, request_part
 
@@ -284,9 +284,8 @@ class RateTrial(Part):
     @property
     def loss(self) -> float | None:
         """The held-out loss on the run's own corpus, in nats per token; None without a record, or if it has none."""
-        if not self.is_done:
-            return None
-        loss = self.runs[-1].heldout_loss(_heldout_losses(self.record, stamp_of(self.record.stat())))
+        losses = read_once(self.record, _read_heldout_losses)
+        loss = None if losses is None else self.runs[-1].heldout_loss(losses)
         return loss if loss is not None and math.isfinite(loss) else None
 
 
@@ -296,9 +295,7 @@ def mean_loss(trials: Sequence[RateTrial]) -> float | None:
     return statistics.fmean(losses) if len(losses) == len(trials) else None
 
 
-@lru_cache(maxsize=1 << 12)
-def _heldout_losses(record: Path, stamp: tuple[int, ...]) -> Mapping[str, float]:
-    del stamp
+def _read_heldout_losses(record: Path) -> Mapping[str, float]:
     losses: Mapping[str, float] = read_record(record)["scores"]["heldout_loss"]
     return losses
 

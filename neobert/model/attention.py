@@ -14,7 +14,11 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 from torch.nn import functional
-from torch.nn.attention import activate_flash_attention_impl, current_flash_attention_impl
+from torch.nn.attention import (
+    activate_flash_attention_impl,
+    current_flash_attention_impl,
+    list_flash_attention_impls,
+)
 
 from neobert.recipe import KERNEL_HEAD_MULTIPLE
 
@@ -28,8 +32,9 @@ except (ImportError, OSError) as error:  # also if it was built for another torc
 VARIABLE_LENGTH_CAPABILITY = 8
 """Least major compute capability of the GPUs that variable-length kernels support (Ampere)."""
 
-FA3_CAPABILITY = 9
-"""Major compute capability of the GPUs that FlashAttention 3 supports (Hopper)."""
+NEWER_FLASH_ATTENTION = {9: ("FA3", "flash_attn_interface"), 10: ("FA4", "flash_attn.cute")}
+"""By the major compute capability of a GPU (Hopper, Blackwell): the implementation of torch's registry, and the package
+that brings its kernels."""
 
 LOW_PRECISION = (torch.bfloat16, torch.float16)
 
@@ -232,22 +237,27 @@ def is_flash_attn_available() -> bool:
 
 @cache
 def choose_flash_attention(device: torch.device) -> None:
-    """Let torch's variable-length attention use FlashAttention 3 if its package (`flash_attn_interface`) is installed
-    and the GPU supports it. Installed packages that cannot be used are named on stderr, once per process."""
+    """Let torch's variable-length attention use FlashAttention 3 or 4 if the GPU supports it and its package is
+    installed. Installed packages that cannot be used are named on stderr, once per process."""
     if device.type != "cuda" or current_flash_attention_impl() is not None:
         return
-    if not is_flash_attn_available() and find_spec("flash_attn") is not None:
-        logger.warning(f"FlashAttention 2 cannot be used ({FLASH_ATTN_ERROR}): attention takes torch's kernels")
-    if find_spec("flash_attn_interface") and torch.cuda.get_device_capability(device)[0] == FA3_CAPABILITY:
+    name, package = NEWER_FLASH_ATTENTION.get(torch.cuda.get_device_capability(device)[0], ("", ""))
+    if name in list_flash_attention_impls() and _is_installed(package):
         try:
-            activate_flash_attention_impl("FA3")
+            activate_flash_attention_impl(name)
         except Exception as error:  # whatever the package raises, there are other kernels
-            logger.warning(f"FlashAttention 3 cannot be used ({error}): attention takes other kernels")
+            logger.warning(f"FlashAttention {name[2:]} cannot be used ({error}): attention takes other kernels")
+    elif not is_flash_attn_available() and _is_installed("flash_attn"):
+        logger.warning(f"FlashAttention 2 cannot be used ({FLASH_ATTN_ERROR}): attention takes torch's kernels")
+
+
+def _is_installed(package: str) -> bool:
+    return find_spec(package.partition(".")[0]) is not None and find_spec(package) is not None
 
 
 def variable_length_kernels() -> str:
-    """Return which kernels compute variable-length attention: FlashAttention 3 if `choose_flash_attention` activated
-    it, else flash_attn if available, else torch's own."""
+    """Return which kernels compute variable-length attention: FA3 or FA4 if `choose_flash_attention` activated it, else
+    flash_attn if available, else torch's own."""
     return current_flash_attention_impl() or ("flash_attn" if is_flash_attn_available() else "torch")
 
 

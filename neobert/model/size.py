@@ -202,6 +202,21 @@ def training_memory(
     )
 
 
+def trial_memory(
+    model: recipe.Model, precision: recipe.PretrainingPrecision, position_table: int, rows: int, tokens: int
+) -> int:
+    """Return the most bytes of a trial of fine-tuning on an accelerator, in batches of `rows` of at most `tokens`.
+
+    The weights are there three times: as they began, as they are, and as they were best. With gradients and moments
+    that makes six tensors of their size.
+    """
+    batch = MicroBatchShape(rows, tokens, slots=rows)
+    weights = FP32 * parameter_count(model, position_table).encoder
+    copies = FP32 * 3 * model.width**2 if precision == "fp32" else 2 * body_weights(model)
+    activations = saved_bytes(model, precision, batch) + INPUT_BYTES_PER_TOKEN * rows * tokens
+    return 6 * weights + copies + activations + RESERVE_BYTES
+
+
 def logits_bytes(model: recipe.Model, batch: MicroBatchShape) -> int:
     """Return the bytes of the log-probabilities of all predicted slots and of two gradients of that size, in fp32."""
     return 3 * FP32 * batch.slots * model.vocabulary_size

@@ -29,7 +29,7 @@ TAIL_BYTES = 4096
 
 
 @dataclass(frozen=True)
-class Worker:
+class PartHolder:
     """Process that holds a part of a run, or that held it last and never released it.
 
     `part` is the part's id, `heartbeat_seconds` the age of the last heartbeat.
@@ -55,12 +55,12 @@ class Failure:
 
 
 @dataclass(frozen=True)
-class Progress:
+class WorkProgress:
     """Progress of a piece of work: its parts without a record, their workers, and their failures."""
 
     state: State
     pending: tuple[Part, ...] = ()
-    workers: tuple[Worker, ...] = ()
+    workers: tuple[PartHolder, ...] = ()
     failures: tuple[Failure, ...] = ()
     heartbeat_at: float | None = None
 
@@ -102,7 +102,7 @@ class Row:
     score: float | None = None
     seconds: float | None = None
     gpu_hours: float | None = None
-    workers: tuple[Worker, ...] = ()
+    workers: tuple[PartHolder, ...] = ()
     heartbeat_at: float | None = None
     job: str | None = None
     submitted_at: float | None = None
@@ -184,26 +184,26 @@ class Index:
         """Return whether a part has an intact record. Those of the seeds of a search's trial are left to workers."""
         return self.is_there(part.record) and part.is_recorded
 
-    def progress(self, work: Work) -> Progress:
+    def progress(self, work: Work) -> WorkProgress:
         """Return the progress of a piece of work."""
         closing = work.closing(self.layout)
         if closing is not None and self.is_done(closing):
-            return Progress("done")
+            return WorkProgress("done")
         open_parts = [part for part in work.parts(self.layout) if not self.is_done(part)]
         owners = self._owners(open_parts)
         pending = tuple(part for part in open_parts if not self._was_recorded(part, owners.get(part.id)))
         if not pending:
-            return Progress("done")
+            return WorkProgress("done")
         workers = _workers_of(owners)
         failures = tuple(_failure_at(part.error, part.id) for part in pending if self.is_there(part.error))
         heartbeat = max((self.now - owner.silent_seconds for owner in owners.values()), default=None)
-        return Progress(self._open_state(work, workers, failures), pending, workers, failures, heartbeat)
+        return WorkProgress(self._open_state(work, workers, failures), pending, workers, failures, heartbeat)
 
     def _was_recorded(self, part: Part, owner: Owner | None) -> bool:
         """Return whether a part that nobody works on was recorded after its folder was listed."""
         return part.id in self.claimed and not (owner is not None and owner.is_live) and part.is_done
 
-    def _open_state(self, work: Work, workers: Sequence[Worker], failures: Sequence[Failure]) -> State:
+    def _open_state(self, work: Work, workers: Sequence[PartHolder], failures: Sequence[Failure]) -> State:
         """Return the state of work that is not done."""
         if any(worker.is_live for worker in workers):
             return "running"
@@ -394,17 +394,17 @@ def _finished(row: Row, work: Work, record: Mapping[str, Any]) -> Row:
     return replace(row, **{"state": "done", "done": work.total, **work.result(record)})
 
 
-def _workers_of(owners: Mapping[str, Owner]) -> tuple[Worker, ...]:
+def _workers_of(owners: Mapping[str, Owner]) -> tuple[PartHolder, ...]:
     """Return the owners that have not released their part: live ones first, then lost ones."""
     workers = [
-        Worker(part_id, owner.host, owner.pid, owner.job, round(owner.silent_seconds, 1), owner.is_live)
+        PartHolder(part_id, owner.host, owner.pid, owner.job, round(owner.silent_seconds, 1), owner.is_live)
         for part_id, owner in owners.items()
         if not owner.is_released
     ]
     return tuple(sorted(workers, key=lambda worker: (not worker.is_live, worker.heartbeat_seconds)))
 
 
-def _lost(worker: Worker) -> str:
+def _lost(worker: PartHolder) -> str:
     job = "" if worker.job is None else f" (job {worker.job})"
     gone = f"silent for {age(worker.heartbeat_seconds)}" if worker.heartbeat_seconds >= LEASE_SECONDS else "gone"
     return f"owner on {worker.host}{job} {gone}"

@@ -76,10 +76,6 @@ class Layout:
         """The claims of one part of a run, or of anything else that one process at a time makes."""
         return self.root / "claims" / name
 
-    def meetings(self, key: str) -> Path:
-        """The rendezvous folder of the ranks of one attempt of a job."""
-        return self.root / "meetings" / key
-
     @property
     def tracking(self) -> Path:
         """The state of tracking, and the trackers' own local files."""

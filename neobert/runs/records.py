@@ -11,7 +11,8 @@ import platform
 import subprocess
 import sys
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import cache, lru_cache
 from importlib import metadata
 from pathlib import Path
@@ -21,7 +22,19 @@ from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
 from neobert.errors import DamagedFile, NewerFile
 from neobert.execution import utc_now
-from neobert.files import checksum_of, is_there, json_bytes, publish_once, read_json, set_aside, stamp_of, status_of
+from neobert.files import (
+    checksum_of,
+    is_there,
+    json_bytes,
+    line_bytes,
+    publish_once,
+    read_json,
+    read_lines,
+    replace_file,
+    set_aside,
+    stamp_of,
+    status_of,
+)
 from neobert.identity import NUMERICS
 from neobert.processes import REPOSITORY
 from neobert.recipe import Value
@@ -169,21 +182,67 @@ def is_published(path: Path, read: Callable[[Path], Any] = read_sealed) -> bool:
 
 def read_once(path: Path, read: Callable[[Path], Read]) -> Read | None:
     """Return what `read` returns for a file, which is read once as long as it does not change; None if it does not
-    exist or is damaged. As many results stay in memory, they should be small. Raises NewerFile, and OSError if it
+    exist or is damaged. As all results stay in memory, they should be small. Raises NewerFile, and OSError if it
     cannot be read."""
     status = status_of(path)
-    return None if status is None else _read_intact(read, path, stamp_of(status))
+    if status is None:
+        return None
+    stamp, known = stamp_of(status), _contents.get((read, path))
+    if known is None or known[0] != stamp:
+        known = _contents[read, path] = stamp, _read_intact(path, read)
+    content: Read | None = known[1]
+    return content
 
 
-@lru_cache(maxsize=1 << 15)
-def _read_intact(read: Callable[[Path], Read], path: Path, stamp: tuple[int, ...]) -> Read | None:
-    del stamp
+_contents: dict[tuple[Callable[[Path], Any], Path], tuple[tuple[int, ...], Any]] = {}
+"""By reader and file: the file's stamp and what the reader returned, None if the file is damaged."""
+
+
+def _read_intact(path: Path, read: Callable[[Path], Read]) -> Read | None:
     try:
         return read(path)
     except NewerFile:
         raise
     except DamagedFile:
         return None
+
+
+MANY_FILES = 1000
+"""It takes about a tenth of a second to read so many."""
+
+
+def read_ahead(
+    summary: Path,
+    paths: Iterable[Path],
+    read: Callable[[Path], Read],
+    dump: Callable[[Read], Any],
+    load: Callable[[Any], Read],
+) -> None:
+    """Read many files, whose names differ, so that `read_once` has their contents.
+
+    The file `summary` has the contents with the stamps of the files, so that the next process only reads what has
+    changed since. It is written when there is much to add. `dump` converts a content to JSON, `load` converts it back.
+    """
+    summaries = (line["files"] for line in read_lines(summary, "schema", "files") if line["schema"] == SCHEMA)
+    known: Mapping[str, tuple[list[int], Any]] = next(summaries, {})
+    changed, contents = 0, {}
+    for path in paths:
+        status = status_of(path)
+        if status is None:
+            continue
+        stamp, (old_stamp, content) = stamp_of(status), known.get(path.name, ([], None))
+        if old_stamp == list(stamp):
+            _contents[read, path] = stamp, load(content)
+            contents[path.name] = old_stamp, content
+            continue
+        with suppress(NewerFile):  # left to whoever needs it
+            if (found := read_once(path, read)) is not None:
+                changed += 1
+                contents[path.name] = list(stamp), dump(found)
+    if changed >= MANY_FILES:
+        with suppress(OSError):  # in a read-only folder, the files are read each time
+            summary.parent.mkdir(parents=True, exist_ok=True)
+            replace_file(summary, line_bytes({"schema": SCHEMA, "files": contents}))
 
 
 @lru_cache(maxsize=1 << 17)

@@ -59,7 +59,7 @@ class Session(Protocol):
 class _TensorBoard:
     """A run in TensorBoard. What was logged there for `first_step` and later is hidden."""
 
-    def __init__(self, tracker: "Tracker", folder: Path, first_step: int) -> None:
+    def __init__(self, tracker: "TrackedPart", folder: Path, first_step: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
         self._writer = SummaryWriter(str(folder / tracker.part.id), purge_step=first_step)
@@ -73,7 +73,7 @@ class _TensorBoard:
         self._writer.close()
 
 
-def _open_wandb(tracker: "Tracker", folder: Path, first_step: int) -> Session:
+def _open_wandb(tracker: "TrackedPart", folder: Path, first_step: int) -> Session:
     """Open a run of Weights & Biases, which goes on under its id if it is there."""
     import wandb
 
@@ -108,7 +108,7 @@ OPENERS: Mapping[str, Callable[..., Session]] = {"tensorboard": _TensorBoard, "w
 
 
 @dataclass
-class Tracker:
+class TrackedPart:
     """A part of a run in the tracker that the environment names, under the part's id after every restart.
 
     It is opened at the first values. Without a name it takes everything and does nothing.
@@ -151,7 +151,7 @@ class Tracker:
 
 def track_scores(layout: Layout, run_file: RunFile, part: Part) -> None:
     """Send the scores of a published part: a trial's at each evaluated step, others as step 0."""
-    tracker = Tracker(layout, run_file, part)
+    tracker = TrackedPart(layout, run_file, part)
     if tracker.name is None or run_file.run.job == "pretrain":
         return  # training has sent its steps
     scores = part.read(part.record).get("scores") or {}

@@ -124,6 +124,9 @@ class Work(Value):
         kind, key = self.hashed_as or (self.kind, "run")
         return identity({"kind": kind, key: self, "numerics": chosen(numerics, self.mechanisms)})
 
+    def __hash__(self) -> int:
+        return hash(self.id)
+
     @property
     def folder(self) -> str:
         """Folder of the result, relative to the folder of runs."""
@@ -207,6 +210,9 @@ class Work(Value):
     def grows(self) -> bool:
         """Whether its parts are not known in advance: workers ask Optuna for new ones, and `parts` has those so far."""
         return False
+
+    def read_ahead(self, layout: Layout) -> None:
+        """Read what a worker needs of many parts, from a summary of their records if there is one."""
 
     @abstractmethod
     def closing(self, layout: Layout) -> Part | None:

@@ -234,6 +234,8 @@ def open_parts(layout: Layout, reference: str) -> list[OpenPart]:
     run_file = read_checked_run_file(layout.root / folder)
     works: tuple[Work, ...] = run_file.run.preparation if is_corpus else (run_file.run,)
     named = [work for work in works if not is_corpus or work.reference == reference]
+    for work in named:
+        work.read_ahead(layout)
     return [(run_file, part) for work in named for part in work.parts(layout)]
 
 
@@ -287,7 +289,7 @@ def run(arguments: Sequence[str] | None, stop: StopRequest) -> Ended:
     parts, skipped = _open_readable(layout, options.references)
     with ExitStack() as resources:
         if place:
-            resources.enter_context(host_ranks(layout, place))
+            resources.enter_context(host_ranks(place))
         worker = Worker(
             layout,
             from_own_block(parts, os.environ),

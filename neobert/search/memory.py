@@ -13,7 +13,7 @@ from neobert.kinds.glue import GlueStudy
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import RunFile
 from neobert.search.storages import storage_in_memory
-from neobert.search.study import Sweep
+from neobert.search.study import OptunaStudy
 from neobert.search.subjects import GlueSubject, failure_of
 
 if TYPE_CHECKING:
@@ -31,12 +31,12 @@ def study_in_memory(layout: Layout, study: GlueStudy, run_file: RunFile | None =
     sampler asked for twice is there twice. `run_file` names the study in words.
     """
     subject = GlueSubject(layout, study, run_file)
-    sweep = Sweep(subject, storage_in_memory())
-    told = sweep.opened()
+    optuna_study = OptunaStudy(subject, storage_in_memory())
+    told = optuna_study.opened()
     for part in subject.trials(subject.asked()):
         ending = subject.ending_of(part) or failure_of(part, subject.marks_of(part))
         if ending is not None:
-            told.add_trial(sweep.made_of(part, ending))
+            told.add_trial(optuna_study.made_of(part, ending))
     return told
 
 

@@ -17,7 +17,6 @@ from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cached_property, lru_cache
-from pathlib import Path
 from typing import Any
 
 import optuna
@@ -73,7 +72,7 @@ Endings = Mapping[str, Ending | None]
 
 
 @dataclass
-class Sweep:
+class OptunaStudy:
     """A study of Optuna, in a storage."""
 
     subject: Subject
@@ -399,20 +398,20 @@ class Reports:
     """Reports values of a running trial to Optuna, once a step, and keeps them in `curve`. Without a trial it only
     keeps them. What the storage did not take is reported again, with the next value or at the end."""
 
-    sweep: Sweep | None = None
+    optuna_study: OptunaStudy | None = None
     trial: optuna.Trial | None = None
     curve: dict[int, float] = field(default_factory=dict)
     untold: dict[int, float] = field(default_factory=dict)
 
     def __call__(self, step: int, value: float | None, *, may_prune: bool = True) -> None:
         """Report a value. Raises Pruned if the pruner of the study ends the trial."""
-        sweep, trial = self.sweep, self.trial
+        optuna_study, trial = self.optuna_study, self.trial
         if value is None or step in self.curve:
             return
         self.curve[step] = self.untold[step] = value
-        if sweep is not None and trial is not None:
-            sweep._quietly(self.report_untold)
-            if may_prune and sweep.subject.prunes and sweep._quietly(trial.should_prune):
+        if optuna_study is not None and trial is not None:
+            optuna_study._quietly(self.report_untold)
+            if may_prune and optuna_study.subject.prunes and optuna_study._quietly(trial.should_prune):
                 raise Pruned(f"pruned at step {step}")
 
     def report_untold(self) -> None:
@@ -453,10 +452,10 @@ SUBJECTS: Mapping[str, Callable[[Layout, Any, RunFile], Subject]] = {"glue": Glu
 
 
 @lru_cache(maxsize=64)
-def sweep_of(layout: Layout, folder: Path, address: str) -> Sweep:
-    """Return the study of the work in a folder. A worker keeps it for all trials."""
-    run_file = read_checked_run_file(folder)
-    return Sweep(SUBJECTS[run_file.run.kind](layout, run_file.run, run_file), storage_at(address))
+def optuna_study_of(layout: Layout, work: Work, address: str) -> OptunaStudy:
+    """Return the study of work that has a run file. A worker keeps it for all trials."""
+    run_file = read_checked_run_file(layout.root / work.folder)
+    return OptunaStudy(SUBJECTS[work.kind](layout, work, run_file), storage_at(address))
 
 
 def open_studies(layout: Layout, works: Sequence[Work], address: str) -> None:
@@ -471,9 +470,8 @@ def open_studies(layout: Layout, works: Sequence[Work], address: str) -> None:
         if is_own:
             _shorten(layout, storage_at(address))
         for work in works:
-            folder = layout.root / work.folder
-            if is_there(folder / "run.json"):
-                sweep_of(layout, folder, address).show()
+            if is_there(layout.root / work.folder / "run.json"):
+                optuna_study_of(layout, work, address).show()
     except OtherFolder:
         raise
     except Exception as error:  # each backend has its own errors, and all mean that it cannot be used

@@ -9,7 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,7 +27,7 @@ from neobert.files import (
     temporary_sibling,
 )
 from neobert.identity import IDENTITY_DIGITS
-from neobert.processes import REPOSITORY, StopRequest
+from neobert.processes import KEY_VARIABLE, RANK_VARIABLES, REPOSITORY, StopRequest, read_count
 from neobert.runs.records import SNAPSHOT_FILE, code_state, git
 
 logger = logging.getLogger(__name__)
@@ -134,6 +134,8 @@ def refuse_another_code(snapshot: Path) -> None:
 
 
 SCONTROL_SECONDS = 120
+LOWEST_PORT, PORTS = 20_000, 12_768
+"""The ports of `attempt_variables`, below those that Linux gives to outgoing connections."""
 
 
 @dataclass(frozen=True)
@@ -154,12 +156,34 @@ class Payload:
         refuse_another_code(Path(self.snapshot))
         from neobert.runs.worker import run  # only now: it imports what the snapshot must bring
 
+        set_rank_variables()
         stop = StopRequest()
         ended = run(self.arguments, stop)
         is_first_task = os.environ.get("SLURM_PROCID", "0") == "0"
         if ended.code == EXIT_REQUEUE and stop.was_warned and is_first_task:
             return _come_back(progressed=ended.progressed)
         return ended.code
+
+
+def attempt_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the key and the port of this attempt of a step of SLURM, the same for all of its tasks. Of attempts with
+    equal restart counts each runs on other nodes."""
+    nodes = environment.get("SLURM_JOB_NODELIST", "")
+    restarts = environment.get("SLURM_RESTART_COUNT") or "0"
+    key = f"slurm-{environment['SLURM_JOB_ID']}-{environment['SLURM_STEP_ID']}-{restarts}-{nodes}"
+    port = LOWEST_PORT + int(hashlib.sha256(key.encode()).hexdigest(), 16) % PORTS
+    return {KEY_VARIABLE: key, "MASTER_PORT": str(port)}
+
+
+def set_rank_variables() -> None:
+    """Set torch's variables for this task of a step, and remove those that the user's shell handed on."""
+    for name in RANK_VARIABLES:
+        os.environ.pop(name, None)
+    if (read_count(os.environ, "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS") or 1) > 1:
+        from submitit.helpers import TorchDistributedEnvironment
+
+        os.environ.update(attempt_variables(os.environ))
+        TorchDistributedEnvironment().export(set_cuda_visible_devices=False, overwrite=True)
 
 
 def _come_back(*, progressed: bool) -> int:

@@ -1,4 +1,4 @@
-"""Render, submit, look up and cancel SLURM jobs. The only module that imports submitit."""
+"""Render, submit, look up and cancel SLURM jobs, by submitit."""
 
 import logging
 import math

@@ -1,7 +1,6 @@
 """Pre-training: the trainer of one stage of a recipe."""
 
 import logging
-import math
 from collections.abc import Iterator, Mapping
 from functools import cached_property, partial
 from pathlib import Path
@@ -20,17 +19,8 @@ from neobert.model.heads import MaskedLanguageModel
 from neobert.recipe import Pretraining, Stage
 from neobert.starts import start_files
 from neobert.tensors import load_tensors
-from neobert.training.compiling import (
-    COMPILED_BLOCKS,
-    LEAST_SECONDS_LEFT,
-    Remainder,
-    TrialStep,
-    compile_model,
-    compiling_pays,
-    make_eager,
-    parts_of,
-)
-from neobert.training.distributed import ALONE, Process, broadcast_from_rank0, sum_over_ranks
+from neobert.training.compiling import TrialStep, compile_model, make_eager, parts_of, wants_compiling
+from neobert.training.distributed import ALONE, Process, sum_over_ranks
 from neobert.training.loop import StepBatches
 from neobert.training.stage_batches import StageBatches
 from neobert.training.trainer import Trainer, engine_class
@@ -127,7 +117,7 @@ class PretrainingTrainer(Trainer[Batch]):
     def compile(self, began_compiled: bool | None) -> None:
         word = self.execution.compile
         if began_compiled is None:
-            self.compiled = word == "on" if word != "auto" else self._compiling_pays()
+            self.compiled = wants_compiling(word, self.device)
         else:
             self.compiled = began_compiled
             if self.process.writes and word == ("off" if began_compiled else "on"):
@@ -143,18 +133,6 @@ class PretrainingTrainer(Trainer[Batch]):
             for trial in others if self.compiled else ():
                 trial.run()
             self.count_compile_seconds()
-
-    def _compiling_pays(self) -> bool:
-        """Let rank 0 measure whether compiling pays, and return its answer in all ranks."""
-        decided = False
-        if self.process.writes:
-            micro_batches = math.ceil(self.stage.tokens_per_step / self.execution.micro_batch_tokens)
-            passes = self.stage.steps * max(1, micro_batches // self.process.count)
-            left = Remainder(passes, next(self._trials()).seconds())
-            recipe, least_seconds = self.recipe, LEAST_SECONDS_LEFT[self.device.type]
-            layers = COMPILED_BLOCKS if self.device.type == "cuda" else recipe.model.layers
-            decided = compiling_pays([left], layers, self.device, recipe.precision, least_seconds)
-        return bool(broadcast_from_rank0(int(decided), self.process, self.device))
 
     def _trials(self) -> Iterator[TrialStep]:
         """Yield a micro-batch of each size in the first steps of the stage, in the same order in all ranks.

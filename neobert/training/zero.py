@@ -15,7 +15,7 @@ import math
 import os
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
 from types import ModuleType
 from typing import Any, ClassVar, TypeVar
@@ -30,7 +30,7 @@ from neobert.training.engine import Engine, Phases, autocast, on_device
 
 MicroBatch = TypeVar("MicroBatch")
 STEP, MOMENTS = "step", ("exp_avg", "exp_avg_sq")
-INTERNALS = ("single_partition_of_fp32_groups", "refresh_fp32_params", "_lazy_init_hp_params_optimizer_state")
+SHARDED = ("single_partition_of_fp32_groups", "refresh_fp32_params", "_lazy_init_hp_params_optimizer_state")
 """What is used of DeepSpeed's sharded optimizer beyond its documented interface: checkpoints name the state by
 parameter, whatever the engine."""
 
@@ -50,14 +50,16 @@ def _deepspeed(device: torch.device) -> ModuleType:
         ) from error
     warnings.filterwarnings("ignore", r".*torch\.distributed\..* is deprecated", FutureWarning)
     deepspeed.utils.logger.setLevel("WARNING")
+    require_internals(deepspeed.utils.groups, ("_release_process_group_references",), deepspeed.__version__)
+    require_internals(deepspeed.ops, ("__compatible_ops__",), deepspeed.__version__)
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # else compiled at first use
     module: ModuleType = deepspeed
     return module
 
 
-def require_internals(sharded: object, version: str) -> None:
-    """Raise MissingData if this version of DeepSpeed has another optimizer inside."""
-    if missing := [name for name in INTERNALS if not hasattr(sharded, name)]:
+def require_internals(owner: object, names: Sequence[str], version: str) -> None:
+    """Raise MissingData if this version of DeepSpeed lacks what is used of it beyond its documented interface."""
+    if missing := [name for name in names if not hasattr(owner, name)]:
         raise MissingData(
             f"engines zero1 and zero2 work with deepspeed 0.19, not with {version}, which lacks {', '.join(missing)}: "
             "pip install 'deepspeed>=0.19,<0.20', or choose engine ddp"
@@ -107,7 +109,7 @@ class ZeroEngine(Engine[MicroBatch]):
             config=settings,
             dist_init_required=False,
         )
-        require_internals(self._sharded, self._package.__version__)
+        require_internals(self._sharded, SHARDED, self._package.__version__)
         network: nn.Module = self._deepspeed
         return network
 

@@ -16,7 +16,7 @@ from neobert.glue.tasks import TASKS
 from reports.differences import relative_change
 from reports.figures import published
 from reports.rows import Study
-from reports.scores import Row
+from reports.scores import ScoreRow
 from reports.tables import Column, Table, capitalized, make_table, rounded, signed
 
 ROUNDING = 0.05  # points: the paper prints one digit
@@ -75,7 +75,7 @@ def average_tolerance(ladder: Ladder, average: float) -> float:
 
 
 @dataclass(frozen=True)
-class Number:
+class PublishedNumber:
     """A published number with its counterpart, in `unit` (points, or percent for a relative change). `obstacle` says
     why they cannot be compared, if they cannot."""
 
@@ -104,9 +104,11 @@ class Number:
         return self.obstacle or (NOT_RESOLVABLE if self.verdict == "not resolvable" else "")
 
 
-def compare_numbers(study: Study) -> tuple[Number, ...]:
-    """Return every number of Figure 1 and Table 3 with a counterpart among the records, in the paper's order."""
-    return (*_averages(study), *_printed_changes(study), *_checkpoints(study))
+def compare_numbers(study: Study) -> tuple[PublishedNumber, ...]:
+    """Return every number of Figure 1 and Table 3 with a counterpart among the records, in the paper's order. Its
+    averages are over all eight tasks."""
+    averages = (*_averages(study), *_printed_changes(study)) if study.is_average_of_eight else ()
+    return (*averages, *_checkpoints(study))
 
 
 def judge(ours: float, paper: float, tolerance: float, unit: str) -> str:
@@ -124,15 +126,15 @@ def count_published(ladder: Ladder) -> int:
     return int(len(published.figure1(ladder)) + changes + rows * (len(TASKS) + 1))
 
 
-def _averages(study: Study) -> Iterator[Number]:
+def _averages(study: Study) -> Iterator[PublishedNumber]:
     for name, bar in published.figure1(study.ladder).items():
         row = study.last_rows[name]
         if row.average is not None:
             numbers = row.average.mean, bar.average, average_tolerance(study.ladder, bar.average)
-            yield Number(bar.source, name, "points", *numbers, _obstacle(row, study), row.trial_ids(TASKS))
+            yield PublishedNumber(bar.source, name, "points", *numbers, _obstacle(row, study), row.trial_ids(TASKS))
 
 
-def _printed_changes(study: Study) -> Iterator[Number]:
+def _printed_changes(study: Study) -> Iterator[PublishedNumber]:
     """Yield the paper's relative changes, in percent of the parent's average; ours are over the common seeds."""
     for name, bar in published.figure1(study.ladder).items():
         if bar.printed_delta_percent is None:
@@ -146,10 +148,10 @@ def _printed_changes(study: Study) -> Iterator[Number]:
         names, numbers = (bar.source, f"{name} against {bar.parent}"), (change, bar.printed_delta_percent, tolerance)
         obstacle = _obstacle(row, study) or _obstacle(parent, study)
         ids = sorted({*row.trial_ids(TASKS), *parent.trial_ids(TASKS)})
-        yield Number(*names, "percent", *numbers, obstacle, ids)
+        yield PublishedNumber(*names, "percent", *numbers, obstacle, ids)
 
 
-def _checkpoints(study: Study) -> Iterator[Number]:
+def _checkpoints(study: Study) -> Iterator[PublishedNumber]:
     """Yield the numbers of Table 3's rows that are checkpoints of a variant, whose stages are in the same order
     (NeoBERT's have 1,024 and 4,096 tokens)."""
     printed = published.printed_checkpoints(study.ladder)
@@ -159,16 +161,16 @@ def _checkpoints(study: Study) -> Iterator[Number]:
             (TASKS[task].title, row.cells[task].score, score, tolerance_of(task_error(task, score)), [task])
             for task, score in paper.scores.items()
         ]
-        found.append(
-            ("average", row.average, paper.average, average_tolerance(study.ladder, paper.average), list(TASKS))
-        )
+        if study.is_average_of_eight:
+            tolerance = average_tolerance(study.ladder, paper.average)
+            found.append(("average", row.average, paper.average, tolerance, list(TASKS)))
         for name, score, theirs, tolerance, tasks in found:
             if score is not None:
                 names, numbers = (paper.source, f"{paper.model} {name}"), (score.mean, theirs, tolerance)
-                yield Number(*names, "points", *numbers, _obstacle(row, study), row.trial_ids(tasks))
+                yield PublishedNumber(*names, "points", *numbers, _obstacle(row, study), row.trial_ids(tasks))
 
 
-def _obstacle(row: Row, study: Study) -> str:
+def _obstacle(row: ScoreRow, study: Study) -> str:
     """Return why a row cannot be compared with the paper's number; empty if it can."""
     if study.scale not in UNSCALED:
         return f"scale {study.scale}"
@@ -183,12 +185,12 @@ def _obstacle(row: Row, study: Study) -> str:
     return f"{', '.join(fallbacks)} did not start from MNLI" if fallbacks else ""
 
 
-def table(study: Study, numbers: Sequence[Number]) -> Table:
+def table(study: Study, numbers: Sequence[PublishedNumber]) -> Table:
     """Return a table with one line per published number that has a counterpart."""
     counts = sorted(Counter(number.verdict for number in numbers).items())
     listed = ", ".join(f"{count} {verdict}" for verdict, count in counts) or "none"
     ladder, source = study.ladder, capitalized(study.ladder.published_source)
-    columns: Sequence[Column[Number]] = (
+    columns: Sequence[Column[PublishedNumber]] = (
         Column("Published in", "published_in", lambda number: number.published_in),
         Column("Number", "number", lambda number: number.name),
         Column("Unit", "unit", lambda number: number.unit),

@@ -18,10 +18,11 @@ from reports.figures.drawing import (
     Picture,
     describe_data,
     format_ticks,
+    label_figure,
     word_colour,
 )
 from reports.rows import Study
-from reports.scores import Row
+from reports.scores import ScoreRow
 from reports.statistics import t_interval
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ SKIPPED_SHARE = 0.02  # share of the run at the start that does not set the axes
 LATE_SHARE = 0.1  # of the run: differences before it are of two models that have learned little
 PARENT = "#C4C4C4"
 UPPER_INCHES, LOWER_INCHES, GAP_INCHES, BETWEEN_INCHES = 0.95, 0.8, 0.1, 0.55
-HEAD_INCHES, LEFT_INCHES, LINE_INCHES = 0.5, 0.4, 0.115
+HEAD_INCHES, LEFT_INCHES, FOOT_INCHES = 0.5, 0.4, 0.2
 FOOT = (
     "Above: training loss, nats per token, one line a seed, the parent's in light grey. Below: variant minus parent at "
     "equal steps, mean over paired seeds with its 95 % interval. Steps are logarithmic, the first tenth of the run is "
@@ -76,14 +77,14 @@ def find_curves(study: Study) -> tuple[CurvePair, ...]:
     return tuple(pair for pair in found if pair.ours and pair.theirs)
 
 
-def _training(row: Row, curves: Curves) -> Iterator[tuple[int, Points]]:
+def _training(row: ScoreRow, curves: Curves) -> Iterator[tuple[int, Points]]:
     """Yield the curve of the training loss of each seed that has one."""
     for seed, run in zip(row.runs.seed, row.runs.id, strict=True):
         if points := curves.training(run):
             yield seed, points
 
 
-def _why_not(variant: Row, parent: Row) -> str:
+def _why_not(variant: ScoreRow, parent: ScoreRow) -> str:
     """Return why the training losses of two rows cannot be compared; empty if they can."""
     corpora = [row.recipe.pretraining.data.corpus for row in (variant, parent)]
     if corpora[0] != corpora[1]:
@@ -108,8 +109,7 @@ def draw_pairs(pairs: Sequence[CurvePair], data: str) -> "Figure":
     beside = min(PANELS_BESIDE, len(pairs))
     lines = math.ceil(len(pairs) / beside)
     block = UPPER_INCHES + GAP_INCHES + LOWER_INCHES + BETWEEN_INCHES
-    foot = textwrap.wrap(FOOT, 138)
-    height = HEAD_INCHES + block * lines - 0.15 + LINE_INCHES * len(foot)
+    height = HEAD_INCHES + block * lines + FOOT_INCHES
     figure = Figure(figsize=(PAGE_INCHES, height))
     wide = (PAGE_INCHES - 0.05) / PANELS_BESIDE
     for place, pair in enumerate(pairs):
@@ -122,10 +122,7 @@ def draw_pairs(pairs: Sequence[CurvePair], data: str) -> "Figure":
         _draw_losses(upper, pair)
         _draw_difference(lower, pair)
         _format(upper, lower, pair)
-    title = f"Child over parent — {data}"
-    figure.text(0.01, 1 - 0.08 / height, title, fontsize=8.5, weight="bold", color=INK, va="top")
-    small: dict[str, Any] = {"fontsize": 6, "color": GREY_INK, "linespacing": 1.3}
-    figure.text(0.01, 0.05 / height, "\n".join(foot), va="bottom", **small)
+    label_figure(figure, f"Child over parent — {data}", "", FOOT)
     return figure
 
 

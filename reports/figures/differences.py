@@ -7,9 +7,8 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from reports.differences import ADD_ONE, BITS, LADDER, LEAVE_ONE_OUT, LOSS, OWN_RATES, Measure, Step, find_steps
+from reports.differences import ADD_ONE, BITS, LADDER, LEAVE_ONE_OUT, LOSS, OWN_RATES, ComparedStep, Measure, find_steps
 from reports.figures.drawing import (
-    GREY_INK,
     INK,
     PAGE_INCHES,
     PANELS_BESIDE,
@@ -17,11 +16,12 @@ from reports.figures.drawing import (
     Picture,
     describe_data,
     format_ticks,
+    label_figure,
     word_colour,
 )
 from reports.remarks import searches_noted, warnings
 from reports.rows import Study
-from reports.scores import Row
+from reports.scores import ScoreRow
 from reports.statistics import LEAST_SEEDS_OF_INTERVAL, LEAST_SEEDS_OF_WORD, NO_CLEAR_DIFFERENCE
 from reports.tables import Column, Table, make_table, print_by_seed, print_p, printed_range, signed
 
@@ -48,7 +48,7 @@ FOOT = (
     "Diamond: mean difference of the variant to its parent, filled where there is a claim; line: 95 % t interval over "
     "seeds; dots: paired seeds; band: margin of equivalence. An interval much wider than all seeds is cut at the edge."
 )
-COLUMNS: Sequence[Column[Step]] = (
+COLUMNS: Sequence[Column[ComparedStep]] = (
     Column("Design", "design", lambda step: step.design, always=True),
     Column("Step", "", lambda step: step.name, always=True),
     Column("", "variant parent", lambda step: (step.variant, step.parent), always=True),
@@ -82,21 +82,21 @@ def table(study: Study) -> Table | None:
     if not steps:
         return None
     names = {name for step in steps if step.judged for name in (step.variant, step.parent)}
-    rows: Iterator[Row] = (row for name, row in study.compared_rows.items() if name in names)
+    rows: Iterator[ScoreRow] = (row for name, row in study.compared_rows.items() if name in names)
     return make_table(
         f"Differences at paired seeds ({study.where})",
         COLUMNS,
         steps,
-        (*warnings(study), *_notes(steps, study.quantity), *searches_noted(rows, mark="")),
+        (*warnings(study), *_notes(steps), *searches_noted(rows, mark="")),
         rule_key=lambda step: (step.design, step.measure.name),
         is_left_out=lambda step: step.judged is None,
     )
 
 
-def _notes(steps: Sequence[Step], quantity: str) -> Iterator[str]:
+def _notes(steps: Sequence[ComparedStep]) -> Iterator[str]:
     yield (
-        "Mean: variant minus parent over the seeds of pre-training that both have, with its t interval. GLUE: "
-        f"{quantity}. Loss: on held-out text of the variant's own corpus, lower is better."
+        "Mean: variant minus parent over the seeds of pre-training that both have, with its t interval. "
+        "Loss: on held-out text of the variant's own corpus, lower is better."
     )
     yield (
         "p (Holm): paired t test, adjusted by Holm's method for all steps of a design in one measure. A step is better "
@@ -121,7 +121,7 @@ def draw(study: Study) -> Picture | None:
     return Picture(lambda: forest(compared, describe_data(study))) if compared else None
 
 
-def forest(steps: Sequence[Step], data: str) -> "Figure":
+def forest(steps: Sequence[ComparedStep], data: str) -> "Figure":
     """Draw steps: a line for each of a design, a panel for each measure. `data` describes where they are from."""
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
@@ -145,8 +145,7 @@ def forest(steps: Sequence[Step], data: str) -> "Figure":
             if column == 0:
                 names = [f"{name}, {design}" if design != lines[0][0] else name for design, name in lines]
                 axes.set_yticks(range(len(lines)), [textwrap.shorten(name, 34, placeholder=" …") for name in names])
-    title = f"Differences to the parent — {data}"
-    figure.text(0.01, 1 - 0.08 / height, title, fontsize=8.5, weight="bold", color=INK, va="top")
+    label_figure(figure, f"Differences to the parent — {data}", "", FOOT)
     shown = [word for word in WORD_COLOURS if any(word_colour(step.word) == WORD_COLOURS[word] for step in steps)]
     handles = [
         Line2D([], [], ls="", marker="D", ms=3.8, mec=WORD_COLOURS[word], mfc=_fill(WORD_COLOURS[word]), label=word)
@@ -154,8 +153,6 @@ def forest(steps: Sequence[Step], data: str) -> "Figure":
     ]
     style: dict[str, Any] = {"frameon": False, "fontsize": 6, "ncols": len(handles), "handletextpad": 0.3}
     figure.legend(handles=handles, loc="upper left", bbox_to_anchor=(0.002, 1 - 0.2 / height), **style)
-    foot = "\n".join(textwrap.wrap(FOOT, 135))
-    figure.text(0.01, 0.06 / height, foot, fontsize=6, color=GREY_INK, va="bottom", linespacing=1.3)
     return figure
 
 
@@ -164,7 +161,7 @@ def _fill(colour: str) -> str:
     return "white" if colour in (WORD_COLOURS[NO_CLEAR_DIFFERENCE], WORD_COLOURS["no word"]) else colour
 
 
-def _draw_panel(axes: "Axes", measure: Measure, steps: Sequence[Step | None]) -> None:
+def _draw_panel(axes: "Axes", measure: Measure, steps: Sequence[ComparedStep | None]) -> None:
     low, high = limits([step for step in steps if step is not None])
     axes.set_xlim(low, high)
     axes.set_ylim(len(steps) - 0.5, -0.5)
@@ -175,7 +172,7 @@ def _draw_panel(axes: "Axes", measure: Measure, steps: Sequence[Step | None]) ->
     for line, step in enumerate(steps):
         if step is not None:
             _draw_step(axes, step, line)
-    title = "\n".join(textwrap.wrap(measure.name, 24))
+    title = "\n".join(textwrap.wrap(measure.name, 21))
     axes.set_title(title, fontsize=6.5, weight="bold", color=INK, loc="left", pad=3)
     axes.set_xlabel(measure.unit, fontsize=6, color=INK, labelpad=1)
     axes.set_yticks([])
@@ -185,7 +182,7 @@ def _draw_panel(axes: "Axes", measure: Measure, steps: Sequence[Step | None]) ->
     axes.spines[["top", "right", "left"]].set_visible(False)
 
 
-def _draw_step(axes: "Axes", step: Step, line: int) -> None:
+def _draw_step(axes: "Axes", step: ComparedStep, line: int) -> None:
     colour, found = word_colour(step.word), step.difference
     if found.interval is not None:
         axes.plot(found.interval, (line, line), color=colour, lw=1.4, zorder=3, solid_capstyle="butt")
@@ -194,7 +191,7 @@ def _draw_step(axes: "Axes", step: Step, line: int) -> None:
     axes.plot(found.mean, line, ls="", marker="D", ms=3.6, mfc=_fill(colour), mec=colour, mew=0.8, zorder=5)
 
 
-def limits(steps: Sequence[Step]) -> tuple[float, float]:
+def limits(steps: Sequence[ComparedStep]) -> tuple[float, float]:
     """Return the ends of an axis that contains zero, all seeds, and intervals as far as they are not much wider."""
     seeds = [0.0, *(value for step in steps for value in step.difference.by_seed.values())]
     low, high = min(seeds), max(seeds)

@@ -113,11 +113,17 @@ def panel_grid(panels: int, title: str, subtitle: str, foot: str) -> "tuple[Figu
     figure.subplots_adjust(left=LABEL_INCHES * 2 / PAGE_INCHES, right=0.99, **ends, wspace=0.32, hspace=0.55)
     for each in axes[panels:]:
         each.remove()
-    figure.text(0.01, 1 - 0.08 / height, title, fontsize=9, weight="bold", color=INK, va="top")
-    figure.text(0.01, 1 - 0.26 / height, subtitle, fontsize=7, color=GREY_INK, va="top")
-    words = "\n".join(textwrap.wrap(foot, 132))
-    figure.text(0.01, 0.06 / height, words, fontsize=6, color=GREY_INK, va="bottom", linespacing=1.3)
+    label_figure(figure, title, subtitle, foot)
     return figure, list(axes[:panels])
+
+
+def label_figure(figure: "Figure", title: str, subtitle: str, foot: str) -> None:
+    """Write a title above the plots of a figure of the page's width, and a foot below."""
+    height = figure.get_figheight()
+    small: dict[str, Any] = {"color": GREY_INK, "linespacing": 1.3}
+    figure.text(0.01, 1 - 0.08 / height, title, fontsize=9, weight="bold", color=INK, va="top")
+    figure.text(0.01, 1 - 0.26 / height, subtitle, fontsize=7, va="top", **small)
+    figure.text(0.01, 0.06 / height, "\n".join(textwrap.wrap(foot, 132)), fontsize=6, va="bottom", **small)
 
 
 def word_colour(word: str) -> str:

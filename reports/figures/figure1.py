@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from neobert.glue.tasks import TASKS
+from neobert.errors import name_first
 from reports.differences import relative_change
 from reports.figures import published
 from reports.figures.drawing import DISCARDED, INK, KEPT, PAPER_DIAMOND, PAPER_INK, Picture, describe_data
 from reports.remarks import describe_change, searches_noted, why_no_average
 from reports.rows import Study
-from reports.scores import Estimate, Row
-from reports.tables import DASH, Table, count, frame_of, number, print_by_seed, signed_percent
+from reports.scores import Estimate, ScoreRow
+from reports.tables import DASH, Table, capitalized, frame_of, number, print_by_seed, signed_percent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -34,7 +34,7 @@ class Bar:
     is the relative change to the parent over the common seeds, `loss` the held-out loss on the figure's corpus, `paper`
     the published bar, for the average only."""
 
-    row: Row
+    row: ScoreRow
     label: str
     score: Estimate | None
     delta_percent: float | None
@@ -64,7 +64,7 @@ class Bars:
 def find_bars(study: Study) -> Bars:
     """Return the bars in the order of the ladder, followed by alternatives."""
     rows, tasks = study.last_rows, study.averaged_tasks
-    paper = published.figure1(study.ladder) if study.is_average else {}
+    paper = published.figure1(study.ladder) if study.is_average_of_eight else {}
     corpus, losses = _most_common_loss(rows)
     bars = []
     for name, row in rows.items():
@@ -74,7 +74,7 @@ def find_bars(study: Study) -> Bars:
     return Bars(study, tuple(bars), corpus)
 
 
-def _most_common_loss(rows: Mapping[str, Row]) -> tuple[str, Mapping[str, Estimate]]:
+def _most_common_loss(rows: Mapping[str, ScoreRow]) -> tuple[str, Mapping[str, Estimate]]:
     """Return the corpus on which most rows have a held-out loss with the same tokens and lengths (the first by name if
     there are several), and these losses."""
     found: dict[tuple[Any, ...], dict[str, Estimate]] = defaultdict(dict)
@@ -90,7 +90,7 @@ def _most_common_loss(rows: Mapping[str, Row]) -> tuple[str, Mapping[str, Estima
 def table(study: Study) -> Table | None:
     """Return the figure's numbers with the ids of their records, and a remark for each variant without a bar; None if
     the ladder has none of GLUE's tasks."""
-    if not study.ladder.fine_tunes_on_glue:
+    if not study.ladder.glue_tasks:
         return None
     bars = find_bars(study)
     corpora = sorted({corpus for bar in bars.bars for corpus in bar.row.losses})
@@ -126,7 +126,7 @@ def _facts(bar: Bar, bars: Bars, corpora: list[str], places: list[tuple[str, int
 
 
 def draw(study: Study) -> Picture | None:
-    return Picture(lambda: _draw(find_bars(study))) if study.ladder.fine_tunes_on_glue else None
+    return Picture(lambda: _draw(find_bars(study))) if study.ladder.glue_tasks else None
 
 
 def _draw(bars: Bars) -> "Figure":
@@ -195,7 +195,9 @@ def _label_axis(axes: "Axes", bars: Bars, low: float) -> None:
     from matplotlib.ticker import MaxNLocator
 
     study = bars.study
-    what = "GLUE dev average" if study.is_average else f"Mean of {len(study.averaged_tasks)} shared GLUE tasks"
+    tasks = len(study.averaged_tasks)
+    what = f"Mean of {tasks} GLUE tasks" if tasks > 1 else study.quantity
+    what = "GLUE dev average" if study.is_average_of_eight else what
     axes.set_ylabel(f"{what} (points)" + (f"\naxis starts at {low:g}" if low else ""), color=INK, labelpad=4)
     axes.yaxis.set_major_locator(MaxNLocator(nbins=8, steps=[1, 2, 5, 10], integer=True))
     axes.tick_params(axis="y", length=2.5, width=0.6)
@@ -240,7 +242,8 @@ def _caption(figure: "Figure", bars: Bars, width: float) -> None:
     left = LEFT_INCHES / width
     title = ("" if bars.study.scale == "smoke" else "GLUE along the ladder — ") + describe_data(bars.study)
     figure.text(left, 0.95, title, fontsize=9.5, weight="bold", color=INK)
-    figure.text(left, 0.905, _subtitle(bars), fontsize=7, color="#444444")
+    quantity = "flat mean of the eight GLUE tasks" if bars.study.is_average_of_eight else bars.study.quantity
+    figure.text(left, 0.905, f"{capitalized(quantity)} on development data", fontsize=7, color="#444444")
     handles = _legend_handles(bars)
     style: dict[str, Any] = {"frameon": False, "fontsize": 6.6, "bbox_to_anchor": (left - 0.004, 0.889)}
     style |= {"handletextpad": 0.5, "columnspacing": 1.3, "handlelength": 1.3, "borderaxespad": 0.0}
@@ -249,28 +252,13 @@ def _caption(figure: "Figure", bars: Bars, width: float) -> None:
     figure.text(left, 0.015, note, fontsize=6, color="#444444", va="bottom", linespacing=1.3)
 
 
-def _subtitle(bars: Bars) -> str:
-    quantity = "Flat mean of the eight GLUE tasks on development data"
-    if not bars.study.is_average:
-        quantity = f"Mean of {count(len(bars.study.averaged_tasks), 'task')}, not the average"
-    scores = [bar.score for bar in bars.bars if bar.score]
-    spreads = [score.spread for score in scores if score.spread is not None]
-    if not spreads:
-        return f"{quantity}; {'one seed: spread unknown' if scores else 'no scores yet'}."
-    counts = sorted({len(score.by_seeds) for score in scores} - {1})
-    seeds = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-    between = " to ".join(dict.fromkeys(map(number, (min(spreads), max(spreads)))))
-    return f"{quantity}; n = {seeds} seeds, standard deviation {between} points."
-
-
 def _legend_handles(bars: Bars) -> list[Any]:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    handles: list[Any] = [
-        Patch(fc=KEPT, label="this study"),
-        Patch(fc=DISCARDED, label=f"this study, {bars.study.ladder.not_kept}"),
-    ]
+    handles: list[Any] = [Patch(fc=KEPT, label="this study")]
+    if any(not bar.row.kept for bar in _shown(bars)):
+        handles.append(Patch(fc=DISCARDED, label=f"this study, {bars.study.ladder.not_kept}"))
     if any(bar.score and not bar.row.is_best_of_whole_grid for bar in bars.bars):
         handles.append(Patch(fc=KEPT, hatch="////", ec="white", lw=0, label="not the whole grid"))
     if any(bar.score and bar.score.spread is not None for bar in bars.bars):
@@ -291,10 +279,12 @@ def _foot(bars: Bars) -> str:
     published_as, shown = bars.study.ladder.published_as, {bar.row.name for bar in _shown(bars)}
     without, not_run = ([name for name in bars.missing if (name in shown) == is_shown] for is_shown in (True, False))
     scored = [bar for bar in bars.bars if bar.score]
-    single = [bar.row.name for bar in scored if bar.score and bar.score.spread is None]
-    titles = ", ".join(TASKS[name].title for name in bars.study.averaged_tasks)
     sentences = (
-        (not bars.study.is_average, f"Tasks that all shown variants have: {titles}."),
+        (
+            published.figure1(bars.study.ladder) and not bars.study.is_average_of_eight,
+            f"Averages printed in {published_as} are over all eight tasks and are not shown.",
+        ),
+        (True, _about_seeds(scored)),
         (True, "On the bars: score, and relative change to the parent in the tree of variants over the seeds of both."),
         (
             any("@" in name for name in shown),
@@ -302,7 +292,6 @@ def _foot(bars: Bars) -> str:
         ),
         (without, f"{DASH} no value: {', '.join(without)} (reasons in figure1.csv)."),
         (len(shown) < len(bars.bars), f"Not run: {', '.join(not_run)}."),
-        (0 < len(single) < len(scored), f"One seed, spread unknown: {', '.join(single)}."),
         (bars.incomplete, f"Best of an incomplete grid: {', '.join(bars.incomplete)}."),
         (
             bars.corpus,
@@ -311,3 +300,16 @@ def _foot(bars: Bars) -> str:
     )
     of_searches = searches_noted((bar.row for bar in scored), mark="")
     return " ".join([*(sentence for is_told, sentence in sentences if is_told), *of_searches])
+
+
+def _about_seeds(bars: Sequence[Bar]) -> str:
+    """Describe the seeds behind the bars that have a score, and their spread."""
+    repeated = {bar.row.name: bar.score for bar in bars if bar.score and bar.score.spread is not None}
+    if not repeated:
+        return "One seed: spread unknown." if bars else "No scores yet."
+    counts = sorted(len(score.by_seeds) for score in repeated.values())
+    spreads = sorted(score.spread or 0.0 for score in repeated.values())
+    seeds = " to ".join(dict.fromkeys((f"{counts[0]}", f"{counts[-1]}")))
+    between = " to ".join(dict.fromkeys((number(spreads[0]), number(spreads[-1]))))
+    told = f"n = {seeds} seeds, standard deviation {between} points"
+    return f"{told}." if len(repeated) == len(bars) else f"{name_first(list(repeated), 4)}: {told}; others: one seed."

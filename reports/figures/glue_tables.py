@@ -10,13 +10,13 @@ from ablations.ladders import Ladder
 from ablations.scales import UNSCALED
 from ablations.scaling import scaled
 from ablations.variant import Recipe, Variant
-from neobert.glue.tasks import TASKS
+from neobert.glue.tasks import TASKS, task_title
 from neobert.identity import plain
 from neobert.recipe import Point
 from reports.figures import published
 from reports.remarks import INCOMPLETE, remarks, searches_noted, warnings
 from reports.rows import Study
-from reports.scores import Cell, Row, point_name
+from reports.scores import Cell, ScoreRow, point_name
 from reports.tables import (
     DASH,
     THIS_STUDY,
@@ -130,26 +130,15 @@ def table3(study: Study) -> Table:
 
 
 def scores(study: Study) -> Table | None:
-    """Return the table of all rows of the ladder, and external models, with records."""
-    own = {row.name for row in study.all_rows}
-    rows = [row for row in study.recorded_rows if row.name in own]
-    return _scores_of(study, rows, "GLUE development scores and held-out losses")
-
-
-def other_scores(study: Study) -> Table | None:
-    """Return the same of designs, budgets and rates."""
-    own = {row.name for row in study.all_rows}
-    rows = [row for row in study.recorded_rows if row.name not in own]
-    return _scores_of(study, rows, "The same of designs, budgets and rates")
-
-
-def _scores_of(study: Study, rows: Sequence[Row], title: str) -> Table | None:
-    """Return a table without the columns in which no row has a value; None without rows."""
+    """Return the table of all rows with records, also those of designs, budgets and rates, without the columns in which
+    none has a value; None without rows."""
+    rows = study.recorded_rows
     if not rows:
         return None
     lines = ["± is one standard deviation (sd) over seeds."]
     if any("‡" in cell.marks for row in rows for cell in row.glue.values() if cell.score is not None):
         lines.append("‡ started from pre-training instead of MNLI.")
+    title = "GLUE development scores and held-out losses"
     table = _score_table(title, study, (), rows, set(), [*lines, *searches_noted(rows)])
     empty = [name for name in table.header if table.shown[name].isin(("", DASH)).all()]
     lines = [f"No row has: {', '.join(empty)}."] if empty else []
@@ -162,40 +151,29 @@ def _score_table(
     title: str,
     study: Study,
     paper: Sequence[published.PublishedScores],
-    ours: Sequence[Row],
+    ours: Sequence[ScoreRow],
     rules: set[int],
     more_notes: Sequence[str],
 ) -> Table:
     corpora = sorted(set[str]().union(*(row.losses for row in ours)))
     is_complete = all(row.average is not None for row in study.rows if row.scored_tasks)
     shared = () if is_complete else study.shared_tasks
-    header = ["Source", "Model", *(task.title for task in TASKS.values()), "Average", "Nested", "Seeds"]
-    header += [f"Mean of {len(shared)} shared"] if shared else []
-    header += [f"Loss ({corpus})" for corpus in corpora]
     texts = [*(_published_cells(study.ladder, row) for row in paper), *(_cells(row, shared, corpora) for row in ours)]
     values = [*(_published_facts(study.ladder, row) for row in paper), *(_facts(row, shared, corpora) for row in ours)]
     return Table(
         title=title,
-        shown=pd.DataFrame(texts, columns=header, dtype=object).fillna(""),
-        facts=pd.DataFrame(values, columns=_facts_header(corpora), dtype=object),
-        alignment="ll" + "r" * (len(header) - 2),
+        shown=pd.DataFrame(texts, columns=list(texts[-1]), dtype=object).fillna(""),
+        facts=pd.DataFrame(values, columns=list(values[-1]), dtype=object),
+        alignment="ll" + "r" * (len(texts[-1]) - 2),
         notes=(*_legend(study, ours, shared, corpora), *more_notes),
         rules=frozenset(rules),
     )
 
 
-def _facts_header(corpora: Sequence[str]) -> list[str]:
-    sd, point, records = ([f"{task}_{name}" for task in TASKS] for name in ("sd", "point", "records"))
-    return [
-        *("source", "model", "variant", "stage", "context", *TASKS, "average", "average_sd", "nested", "nested_sd"),
-        *("seeds", "shared_mean", "shared_tasks", *sd, *point, *(f"heldout_loss_{corpus}" for corpus in corpora)),
-        *("reference", *records, "loss_records"),
-    ]
-
-
 def _published_cells(ladder: Ladder, row: published.PublishedScores) -> dict[str, str]:
-    scores = {TASKS[task].title: number(score) for task, score in row.scores.items()}
-    return {"Source": ladder.published_source, "Model": row.name, **scores, "Average": number(row.average)}
+    scores = {task_title(task): number(score) for task, score in row.scores.items()}
+    average = row.average if len(scores) == len(TASKS) else None
+    return {"Source": ladder.published_source, "Model": row.name, **scores, "Average": number(average)}
 
 
 def _published_facts(ladder: Ladder, row: published.PublishedScores) -> dict[str, str]:
@@ -204,36 +182,40 @@ def _published_facts(ladder: Ladder, row: published.PublishedScores) -> dict[str
         "source": ladder.published_source,
         "model": row.name,
         **scores,
-        "average": f"{row.average:.1f}",
+        "average": f"{row.average:.1f}" if len(scores) == len(TASKS) else "",
         "reference": row.source,
     }
 
 
-def _cells(row: Row, shared: tuple[str, ...], corpora: Sequence[str]) -> dict[str, str]:
+def _cells(row: ScoreRow, shared: tuple[str, ...], corpora: Sequence[str]) -> dict[str, str]:
+    averages = {
+        "Average": print_estimate(row.average),
+        "Nested": print_estimate(row.nested),
+        "Seeds": str(len(row.average.by_seeds)) if row.average else DASH,
+    }
     return {
         "Source": THIS_STUDY,
         "Model": row.label,
         **{
-            TASKS[task].title: print_estimate(own.score) + (own.marks if own.score else "")
+            task_title(task): print_estimate(own.score) + (own.marks if own.score else "")
             for task, own in row.glue.items()
         },
-        "Average": print_estimate(row.average),
-        "Nested": print_estimate(row.nested),
-        "Seeds": str(len(row.average.by_seeds)) if row.average else DASH,
-        f"Mean of {len(shared)} shared": print_estimate(row.mean_over(shared)),
+        **(averages if row.glue else {}),
+        **({f"Mean of {len(shared)} shared": print_estimate(row.mean_over(shared))} if shared else {}),
         **{f"Loss ({corpus})": print_estimate(row.losses.get(corpus), 3) for corpus in corpora},
     }
 
 
-def _legend(study: Study, ours: Sequence[Row], shared: tuple[str, ...], corpora: Sequence[str]) -> list[str]:
-    lines = [
-        f"Rows of {study.ladder.published_as} are as printed there; rows of this study come from records alone. "
-        f"Scores are in points; the average is the flat mean of all eight tasks, {DASH} where one is missing."
-    ]
-    lines.append(
-        "Seeds: n, the repetitions behind the average. Nested: the average if each point is chosen on one half of the "
-        "development examples and scored on the other, so that it does not gain from the choice."
-    )
+def _legend(study: Study, ours: Sequence[ScoreRow], shared: tuple[str, ...], corpora: Sequence[str]) -> list[str]:
+    tasks = study.ladder.glue_tasks
+    all_tasks = "all eight tasks" if len(tasks) == len(TASKS) else ", ".join(map(task_title, tasks))
+    lines = [f"Rows of {study.ladder.published_as} are as printed there; rows of this study come from records alone."]
+    if tasks:
+        lines[0] += f" Scores are in points; the average is the flat mean of {all_tasks}, {DASH} where one is missing."
+        lines.append(
+            "Seeds: n, the repetitions behind the average. Nested: the average if each point is chosen on one half of "
+            "the development examples and scored on the other, so that it does not gain from the choice."
+        )
     if study.external:
         lines.append(
             "Rows below the last rule are models that were pre-trained elsewhere, under this study's protocol and grid."
@@ -241,22 +223,23 @@ def _legend(study: Study, ours: Sequence[Row], shared: tuple[str, ...], corpora:
     if any(row.is_of_incomplete_grid for row in ours):
         lines.append(INCOMPLETE)
     if shared:
-        titles = ", ".join(TASKS[task].title for task in shared)
+        titles = ", ".join(map(task_title, shared))
         lines.append(f"Mean of {len(shared)} shared: over the tasks that all scored rows have ({titles}); no average.")
     if corpora:
         lines.append("Loss: held-out MLM loss in nats per token; not comparable between tokenizers or corpora.")
     return lines
 
 
-def _facts(row: Row, shared: tuple[str, ...], corpora: Sequence[str]) -> dict[str, Any]:
+def _facts(row: ScoreRow, shared: tuple[str, ...], corpora: Sequence[str]) -> dict[str, Any]:
     """Return every number, with the chosen points, the spread and the ids of its records."""
-    average, shared_mean = row.average, row.mean_over(shared)
-    facts = {
+    average, shared_mean, cells = row.average, row.mean_over(shared), row.glue.items()
+    return {
         "source": THIS_STUDY,
         "model": row.label,
         "variant": row.variant.name if row.variant else "",
         "stage": row.stage,
         "context": row.context,
+        **{task: cell.score and cell.score.mean for task, cell in cells},
         "average": average and average.mean,
         "average_sd": average and average.spread,
         "nested": row.nested and row.nested.mean,
@@ -264,17 +247,13 @@ def _facts(row: Row, shared: tuple[str, ...], corpora: Sequence[str]) -> dict[st
         "seeds": " ".join(map(str, average.by_seeds)) if average else "",
         "shared_mean": shared_mean and shared_mean.mean,
         "shared_tasks": " ".join(shared),
+        **{f"{task}_sd": cell.score and cell.score.spread for task, cell in cells},
+        **{f"{task}_point": point_name(cell.point) if cell.point else "" for task, cell in cells},
+        **{f"heldout_loss_{corpus}": row.losses[corpus].mean if corpus in row.losses else None for corpus in corpora},
         "reference": row.source,
+        **{f"{task}_records": " ".join(row.trial_ids([task])) for task in row.glue},
         "loss_records": " ".join(row.run_ids),
     }
-    for task, cell in row.glue.items():
-        facts |= {
-            task: cell.score and cell.score.mean,
-            f"{task}_sd": cell.score and cell.score.spread,
-            f"{task}_point": point_name(cell.point) if cell.point else "",
-            f"{task}_records": " ".join(row.trial_ids([task])),
-        }
-    return facts | {f"heldout_loss_{corpus}": loss.mean for corpus, loss in row.losses.items()}
 
 
 FACTS_OF_TABLE_5 = (
@@ -285,7 +264,7 @@ FACTS_OF_TABLE_5 = (
 
 def table5(study: Study) -> Table | None:
     """Return the best grid point for each task, as batch/rate/decay; None if the ladder has none of GLUE's tasks."""
-    if not study.ladder.fine_tunes_on_glue:
+    if not study.ladder.glue_tasks:
         return None
     ladder, ours = study.ladder, [row for row in study.recorded_rows if row.scored_tasks]
     printed = [
@@ -298,7 +277,7 @@ def table5(study: Study) -> Table | None:
         for model, points in published.table5(ladder).items()
         for task, point in points.items()
     ]
-    shown = [[THIS_STUDY, row.label, *(_print_point(row.cells[task]) for task in TASKS)] for row in ours]
+    shown = [[THIS_STUDY, row.label, *(_print_point(cell) for cell in row.glue.values())] for row in ours]
     lines = [
         f"Points as batch size/learning rate/weight decay. {capitalized(ladder.published_as)}'s rows are as printed "
         "there, from its own grid.",
@@ -314,9 +293,9 @@ def table5(study: Study) -> Table | None:
     lines += searches_noted(ours)
     return Table(
         title=f"Table 5: optimal hyper-parameters ({study.where})",
-        shown=frame_of([*printed, *shown], ("Source", "Model", *(task.title for task in TASKS.values()))),
+        shown=frame_of([*printed, *shown], ("Source", "Model", *map(task_title, study.ladder.glue_tasks))),
         facts=frame_of([*paper, *(facts for row in ours for facts in _best_points(row))], FACTS_OF_TABLE_5),
-        alignment="ll" + "r" * len(TASKS),
+        alignment="ll" + "r" * len(ladder.glue_tasks),
         notes=(*warnings(study), *lines),
         rules=frozenset({len(printed)} if ours else ()),
     )
@@ -326,7 +305,7 @@ def _print_point(cell: Cell) -> str:
     return DASH if cell.point is None else point_name(cell.point) + cell.choice_mark
 
 
-def _best_points(row: Row) -> Iterator[list[Any]]:
+def _best_points(row: ScoreRow) -> Iterator[list[Any]]:
     for task, cell in row.glue.items():
         if cell.point is not None and cell.score is not None:
             counts = cell.score.mean, len(cell.score.by_seeds), cell.recorded.point.nunique()
@@ -353,7 +332,7 @@ class _OwnTask:
 
     ladder: Ladder
     task: str
-    row: Row
+    row: ScoreRow
     cell: Cell
 
     @property
@@ -377,7 +356,7 @@ COLUMNS_OF_OWN_TASKS: Sequence[Column[_OwnTask]] = (
     ),
     Column("Seeds", "seeds", lambda line: len(line.cell.ids), side="r"),
     Column("Point", "point", lambda line: "" if line.cell.point is None else point_name(line.cell.point), side="r"),
-    Column("", "starts_from", lambda line: line.ladder.start_of(line.task) or "pretraining"),
+    Column("", "starts_from", lambda line: line.ladder.tasks[line.task].starts_from or "pretraining"),
     Column("", "records", lambda line: " ".join(line.cell.ids.values())),
 )
 

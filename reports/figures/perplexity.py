@@ -122,18 +122,18 @@ def _range(counts: Iterable[int]) -> str:
 
 
 @dataclass(frozen=True)
-class _Line:
+class _LengthLine:
     """A line of the table: a checkpoint at one length."""
 
     of: PerplexityLine
     point: PerplexityAtLength
 
 
-def _thousands(value: int, _: _Line) -> str:
+def _thousands(value: int, _: _LengthLine) -> str:
     return f"{value:,}"
 
 
-COLUMNS: Sequence[Column[_Line]] = (
+COLUMNS: Sequence[Column[_LengthLine]] = (
     Column("Model", "model", lambda line: line.of.label),
     Column("Corpus", "corpus", lambda line: line.of.corpus),
     Column("Tokens", "tokens", lambda line: line.point.tokens, _thousands, "r"),
@@ -159,6 +159,6 @@ def table(study: Study) -> Table | None:
     return make_table(
         f"Pseudo-perplexity by length ({study.where})",
         COLUMNS,
-        [_Line(line, point) for line in lines for point in line.points],
+        [_LengthLine(line, point) for line in lines for point in line.points],
         ("exp of the mean loss of tokens that are masked alone.", describe_documents(lines), OF_THE_PAPER),
     )

@@ -10,10 +10,10 @@ import numpy as np
 from ablations.rates import Optimum
 from neobert.rates import rate_text
 from reports.figures.drawing import COLOURS, INK, KEPT, Picture, describe_data, panel_grid
-from reports.rates import Sweep
+from reports.rates import PilotSweep
 from reports.remarks import warnings
 from reports.rows import Study
-from reports.scores import Row
+from reports.scores import ScoreRow
 from reports.tables import DASH, Column, Table, facts_frame, make_table, rounded
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def _draw(study: Study) -> "Figure":
     return figure
 
 
-def _draw_panel(axes: "Axes", sweep: Sweep) -> None:
+def _draw_panel(axes: "Axes", sweep: PilotSweep) -> None:
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
     curve, optimum = sweep.curve, sweep.optimum
@@ -74,7 +74,7 @@ def _draw_panel(axes: "Axes", sweep: Sweep) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _limits(sweep: Sweep) -> tuple[float, float]:
+def _limits(sweep: PilotSweep) -> tuple[float, float]:
     """Return the ends of the axis of losses, from below the lowest; single bad rates do not stretch it."""
     losses = sorted(loss for own in sweep.curve.losses.values() for loss in own.values() if math.isfinite(loss))
     if not losses:
@@ -87,11 +87,11 @@ def _limits(sweep: Sweep) -> tuple[float, float]:
 
 
 @dataclass(frozen=True)
-class _Line:
+class _SweepLine:
     """A line of the table: a sweep, and the row of its variant at the best rate, if there is one."""
 
-    sweep: Sweep
-    at_best: Row | None
+    sweep: PilotSweep
+    at_best: ScoreRow | None
 
     @property
     def optimum(self) -> Optimum | None:
@@ -126,7 +126,7 @@ class _Line:
 class _PilotRun:
     """A line of the CSV file: a run with a loss or a failure."""
 
-    of: _Line
+    of: _SweepLine
     rate: float
     seed: int
 
@@ -147,7 +147,7 @@ def _interval(optimum: Optimum | None) -> tuple[float, float] | None:
     return None if optimum is None else optimum.interval
 
 
-COLUMNS: Sequence[Column[_Line]] = (
+COLUMNS: Sequence[Column[_SweepLine]] = (
     Column("Variant", "", lambda line: line.sweep.variant),
     Column("Shared rate", "", lambda line: line.sweep.shared_rate, _rate, "r"),
     Column("Loss at it", "", lambda line: line.sweep.curve.means.get(line.sweep.shared_rate), rounded(4), "r"),
@@ -201,7 +201,7 @@ def table(study: Study) -> Table | None:
     sweeps = study.sweeps.values()
     if not sweeps:
         return None
-    lines = [_Line(sweep, study.row_at_best_rate(sweep.variant)) for sweep in sweeps]
+    lines = [_SweepLine(sweep, study.row_at_best_rate(sweep.variant)) for sweep in sweeps]
     shown = make_table(
         f"Held-out loss by peak learning rate ({study.where})",
         COLUMNS,

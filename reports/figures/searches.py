@@ -1,11 +1,10 @@
 """A picture of each search: the scores over each field of a point, beside the importance of the fields."""
 
-import textwrap
 from typing import TYPE_CHECKING
 
 from ablations.rates import rate_text
 from neobert.runs.layout import Layout
-from reports.figures.drawing import GREY_INK, INK, KEPT, PAGE_INCHES, Picture, describe_data, format_ticks
+from reports.figures.drawing import INK, KEPT, PAGE_INCHES, Picture, describe_data, format_ticks, label_figure
 from reports.frames import Tried
 from reports.rows import Study
 from reports.scores import POINTS_OF_SCORE
@@ -59,10 +58,7 @@ def _draw(tried: Tried, of_study: Study) -> "Figure":
     figure.suptitle("")
     _arrange_slices(figure, slices)
     _draw_importances(figure.add_axes((IMPORTANCES_LEFT, BOTTOM, 0.985 - IMPORTANCES_LEFT, HEIGHT)), importances(study))
-    figure.text(0.01, 0.97, title_of(tried), fontsize=9, weight="bold", color=INK, va="top")
-    about = f"{describe_data(of_study)}\n{tried.sentence}"
-    figure.text(0.01, 0.89, about, fontsize=7, color=GREY_INK, va="top", linespacing=1.3)
-    figure.text(0.01, 0.03, "\n".join(textwrap.wrap(FOOT, 132)), fontsize=6, color=GREY_INK, va="bottom")
+    label_figure(figure, title_of(tried), f"{describe_data(of_study)}\n{tried.sentence}", FOOT)
     return figure
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from neobert.execution import Execution
 from neobert.files import checksummed, json_bytes
 from neobert.identity import NUMERICS, plain
-from neobert.kinds.glue import GlueStudy, Start
+from neobert.kinds.glue import GlueStudy, TrialStart
 from neobert.kinds.pretraining import PretrainingRun
 from neobert.runs.layout import Layout
 from neobert.runs.records import sealed
@@ -19,7 +19,7 @@ from tests.support.tiny_runs import SOURCE, tiny_run
 
 Run = PretrainingRun | GlueStudy
 EXECUTION = Execution(threads=1, processes=1, micro_batch_tokens=128, checkpoint_interval_steps=5)
-PRETRAINED = Start(kind="pretraining", task=None, study=None, rule=None, reason=None)
+PRETRAINED = TrialStart(kind="pretraining", task=None, study=None, rule=None, reason=None)
 
 
 def write(path: Path, content: Any) -> Path:
@@ -29,7 +29,7 @@ def write(path: Path, content: Any) -> Path:
     return path
 
 
-def study_of(run: PretrainingRun, task: str = "cola", points: int = 2, start: Start = PRETRAINED) -> GlueStudy:
+def study_of(run: PretrainingRun, task: str = "cola", points: int = 2, start: TrialStart = PRETRAINED) -> GlueStudy:
     """A study of a run with a grid over rates."""
     return GlueStudy(
         task=task,

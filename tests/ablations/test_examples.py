@@ -2,6 +2,7 @@
 
 import html
 import json
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,9 @@ from neobert.errors import EXIT_DONE, EXIT_MISSING
 from reports import make_figures
 from tests.support.tree_copy import REPOSITORY
 
-DEMO = "demo"
-"""Trained and checked by tests/test_demo.py."""
-EXAMPLES = sorted(path for path in (REPOSITORY / "examples").glob("*.py") if path.stem != DEMO)
+NOT_HERE = ("demo", "real_glue")
+"""The first is trained by tests/test_demo.py, and the second takes minutes and real text."""
+EXAMPLES = sorted(path for path in (REPOSITORY / "examples").glob("*.py") if path.stem not in NOT_HERE)
 MOST_LINES = 60
 TRAINED = {
     "cramming": ("crammed",),
@@ -27,6 +28,13 @@ TRAINED = {
 
 def test_every_example_is_trained_here() -> None:
     assert [path.stem for path in EXAMPLES] == sorted(TRAINED)
+
+
+def test_the_scale_on_real_text_holds_every_variant() -> None:
+    own = loading.load(REPOSITORY / "examples" / "real_glue.py")
+    assert own.scale == "real"
+    for variant, scale in product(own.variants.values(), own.scales):
+        scaled_variant(own, variant, scale, "trained")
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)

@@ -131,12 +131,6 @@ def test_a_scale_that_leaks_is_found() -> None:
         prove_scaled("M4", parent, child, ladder.M4)
 
 
-def test_a_scale_that_erases_a_modification_is_found() -> None:
-    parent = scaled(papers(), ladder.M4.recipe, "smoke", "trained")
-    with pytest.raises(ValueError, match="erases modification '20% Masking'"):
-        prove_scaled("M5", parent, parent, ladder.M5)
-
-
 @pytest.mark.parametrize(("scale", "vocabulary"), SHRUNK)
 def test_shrunk_m8_is_deeper_and_narrower_than_m7_at_equal_size(scale: Scale, vocabulary: Vocabulary) -> None:
     m7, m8 = (scaled(papers(), node.recipe, scale, vocabulary).pretraining for node in (ladder.M7, ladder.M8))

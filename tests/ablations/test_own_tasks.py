@@ -208,6 +208,6 @@ def test_what_is_no_task_is_refused_in_a_sentence(tmp_path: Path, code: str, mes
 def test_a_ladder_may_name_some_of_glue(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(f"{HEAD}TASKS = ['rte', 'mnli', *TASKS]\n")
     own = loading.load(str(tmp_path / "own.py"))
-    assert list(own.tasks) == ["rte", "mnli", "upos"] and own.start_of("rte") == "mnli"
+    assert list(own.tasks) == ["rte", "mnli", "upos"] and own.tasks["rte"].starts_from == "mnli"
     assert own.own_tasks["upos"].folder == str(tmp_path / "UD_English-EWT")
     assert list(papers().tasks) == ["mnli", "qnli", "qqp", "rte", "sst2", "mrpc", "cola", "stsb"]

@@ -11,8 +11,17 @@ from hypothesis import strategies as st
 
 from ablations import ladder
 from ablations.loading import papers
-from ablations.scales import RULES, SMOKE, Rules, Scale, nearest_row, replaced, scaled_count, scaled_number
-from ablations.scaling import BETA2, scaled, scaled_variant, unrepresented
+from ablations.scales import RULES, SMOKE, Rules, Scale
+from ablations.scaling import (
+    BETA2,
+    nearest_row,
+    replaced,
+    scaled,
+    scaled_count,
+    scaled_number,
+    scaled_variant,
+    unrepresented,
+)
 from ablations.variant import Modification, Variant
 from neobert.identity import leaves
 

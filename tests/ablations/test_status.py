@@ -320,7 +320,7 @@ def test_a_ladder_chooses_the_runs_that_were_planned_from_it(
 
     assert ids() == {papers.id, own.id}
     assert ids("--ladder", str(file)) == ids("--ladder", str(kept)) == {own.id}
-    assert ids("--ladder", loading.PAPERS) == {papers.id}
+    assert ids("--ladder", "ablations.ladder") == {papers.id}
     assert "  M1 (other.py)  " in shown(layout, capsys)[1], "without the flag the file is named"
 
 

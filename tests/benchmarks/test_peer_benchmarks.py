@@ -2,11 +2,17 @@
 
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
+from weakref import WeakSet
 
 import numpy as np
 import pytest
 import torch
 
+from ablations.api import plan_variant
+from ablations.launch.execute import open_workspace
+from ablations.launch.request import Place, Selection
+from ablations.loading import load
 from benchmarks.contenders import (
     OURS,
     Batching,
@@ -19,10 +25,20 @@ from benchmarks.contenders import (
     own_batches,
     peer_batches,
 )
-from benchmarks.measuring import Race, Timing, fastest, lowest_ratio, tokens_per_second
-from benchmarks.pretraining import BUCKETED, COMPARISONS, CONCATENATED, PADDED, small_setting
+from benchmarks.data import write_web_pages
+from benchmarks.glue import SPEED_LADDER
+from benchmarks.measuring import Race, Timing, fastest, lowest_ratio, race, tokens_per_second
+from benchmarks.pretraining import (
+    BUCKETED,
+    COMPARISONS,
+    CONCATENATED,
+    GOALS_BY_CONTEXT,
+    PADDED,
+    result_of_run,
+    small_setting,
+)
 from neobert.model.build import build_masked_language_model
-from tests.support.web_pages import gpu_setting
+from tests.gpu.steps import gpu_setting
 
 CONTEXT = 32
 BATCHINGS: tuple[Batching, ...] = ("padded", "bucketed", "concatenated")
@@ -135,9 +151,45 @@ def test_a_ratio_is_that_of_speeds_and_the_fastest_counts() -> None:
     found = raced(a=200.0, b=100.0)
     assert tokens_per_second(found) == {"a": 200, "b": 100}
     ratio, figures = lowest_ratio(found, [("a", "b")])
-    assert (ratio, figures["speed, ours / theirs"]) == (2.0, {"a / b": {"wall": 2.0, "processor": 2.0}})
+    twice = {"median": 2.0, "lowest": 2.0, "highest": 2.0}
+    assert (ratio, figures["speed, ours / theirs"]) == (twice, {"a / b": {"wall": twice, "processor": twice}})
     both = raced(**{"a, fp32": 100.0, "a, bf16": 200.0, "ab, fp32": 300.0})
     assert fastest(both, "a") == "a, bf16" and fastest(both, "a, fp32") == "a, fp32"
+
+
+def test_on_a_gpu_a_contender_has_left_before_the_next_one_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    for owner, call in ((torch.cuda, "synchronize"), (torch.cuda, "empty_cache"), (torch.compiler, "reset")):
+        monkeypatch.setattr(owner, call, lambda: None)
+    alive = WeakSet[torch.nn.Module]()
+
+    def make() -> Callable[[], int]:
+        assert not alive
+        module = torch.nn.Linear(2, 2)
+        alive.add(module)
+        return lambda: int(module.weight.numel())
+
+    found = race({"a": make, "b": make}, rounds=2, steps=3)
+    assert [[timing.returned for timing in found[name]] for name in "ab"] == [[12, 12]] * 2
+
+
+def test_the_speed_of_a_run_is_the_median_of_its_thirds_over_the_goal() -> None:
+    """Tokens by seconds of whole parts: steps weigh by their time."""
+    seconds = [1.0] * 2 + [0.5, 1.5] + [0.8] * 2
+    steps = [{"real_tokens": 248_000, "seconds": each} for each in seconds]
+    name, ratio, figures, _ = result_of_run(1024, steps, {"compile_seconds": 9.0})
+    assert (name, ratio) == ("pretraining_gpu_1024", {"median": 0.8, "lowest": 0.8, "highest": 1.0})
+    assert figures == {"real tokens per second": [248_000, 248_000, 310_000], "steps": 6, "compile_seconds": 9.0}
+
+
+def test_runs_of_the_speed_of_a_gpu_have_the_published_shape_and_300_steps(tmp_path: Path) -> None:
+    write_web_pages(tmp_path, 4, neobert_recipe("bf16").model.vocabulary_size)
+    workspace = open_workspace(Selection(load(SPEED_LADDER), "speed", str(tmp_path), tmp_path / "runs"), Place("here"))
+    stages = plan_variant(workspace, "M9", 0, ["pretraining"]).stages
+    for run, context in zip(stages, GOALS_BY_CONTEXT, strict=True):
+        stage, model = run.recipe.stages[-1], run.recipe.model
+        assert (model.layers, model.width, model.heads, model.vocabulary_size) == (28, 768, 12, 30_522)
+        assert (stage.context, stage.tokens_per_step, stage.steps) == (context, 65_536, 300)
 
 
 def test_the_worse_precision_counts_and_each_side_is_at_its_best() -> None:
@@ -153,6 +205,6 @@ def test_the_worse_precision_counts_and_each_side_is_at_its_best() -> None:
         f"{BUCKETED.name}, bf16, eager": 450.0,
         f"{BUCKETED.name}, bf16, compiled": 600.0,
     }
-    assert lowest_ratio(raced(**speeds), padded)[0] == 3.0
-    assert lowest_ratio(raced(**speeds), defaults)[0] == 9.0
-    assert lowest_ratio(raced(**speeds), bucketed)[0] == 1.5
+    assert lowest_ratio(raced(**speeds), padded)[0]["median"] == 3.0
+    assert lowest_ratio(raced(**speeds), defaults)[0]["median"] == 9.0
+    assert lowest_ratio(raced(**speeds), bucketed)[0]["median"] == 1.5

@@ -20,7 +20,7 @@ from neobert.data.task_files import BLIMP_FOLDER, PAIRS_OF_A_PARADIGM, PARADIGMS
 from neobert.data.tokenizers import TextTokenizer, train_bpe, train_wordpiece
 from neobert.errors import ChangedData, DamagedFile, MissingData
 from neobert.evaluation.items import Items
-from neobert.evaluation.readouts import Subject, measure
+from neobert.evaluation.readouts import MeasuredModel, measure
 from neobert.evaluation.readouts import read_pairs as score_pairs
 from neobert.executors.readouts import items_of
 from neobert.hub import NeoBERTConfig, NeoBERTForMaskedLM
@@ -142,13 +142,13 @@ def test_pairs_are_the_first_of_each_file_and_the_planned_ones(data: Path, tmp_p
 # The score
 
 
-def subject_of(tokenizer: TextTokenizer, form: str) -> Subject:
+def subject_of(tokenizer: TextTokenizer, form: str) -> MeasuredModel:
     model = language_model(CONTEXT, vocabulary_size=tokenizer.vocabulary_size, **FORMS[form]).eval()  # type: ignore[arg-type]
-    return Subject(model, tokenizer, CONTEXT, "fp32", torch.device("cpu"))
+    return MeasuredModel(model, tokenizer, CONTEXT, "fp32", torch.device("cpu"))
 
 
 @torch.no_grad()
-def published_score(subject: Subject, form: str, sentence: str) -> float:
+def published_score(subject: MeasuredModel, form: str, sentence: str) -> float:
     """A sentence's pseudo-log-likelihood by the definition of published scorers: Salazar et al. (2020, section 2.2)
     and minicons' metric `original`. It is the sum over the
     tokens between the special ones of log p of the token, in a forward pass of the sentence with it alone masked."""
@@ -174,13 +174,13 @@ def test_the_score_is_that_of_published_scorers(form: str, train, data: Path, mo
     pairs = DirectorySource(data).minimal_pairs(1)[:8]
     expected = np.array([[published_score(subject, form, text) for text in (pair.good, pair.bad)] for pair in pairs])
     seen = []
-    honest = Subject.sum_losses
+    honest = MeasuredModel.sum_losses
 
     def listening(self, *arguments):  # type: ignore[no-untyped-def]
         seen.append(honest(self, *arguments))
         return seen[-1]
 
-    monkeypatch.setattr(Subject, "sum_losses", listening)
+    monkeypatch.setattr(MeasuredModel, "sum_losses", listening)
     measured = score_pairs(subject, pairs, NEVER)
     np.testing.assert_allclose(-seen[0].reshape(-1, 2), expected, rtol=1e-4)
     assert measured.numerators.tolist() == (expected[:, 0] > expected[:, 1]).tolist() and measured.ties == 0

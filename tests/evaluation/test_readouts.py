@@ -30,8 +30,8 @@ from neobert.evaluation.items import (
 )
 from neobert.evaluation.readouts import (
     ASKED,
+    MeasuredModel,
     Question,
-    Subject,
     measure,
     number_of_masks,
     read_losses,
@@ -68,20 +68,22 @@ def broken_sentences(stretches: Sequence[Stretch]) -> list[MinimalPair]:
     ]
 
 
-def subject_of(tokenizer: TextTokenizer, form: str = "NeoBERT form", seed: int = 0) -> Subject:
+def subject_of(tokenizer: TextTokenizer, form: str = "NeoBERT form", seed: int = 0) -> MeasuredModel:
     size = tokenizer.vocabulary_size
     model = language_model(CONTEXT, seed, vocabulary_size=size, **FORMS[form]).eval()  # type: ignore[arg-type]
-    return Subject(model, tokenizer, CONTEXT, "fp32", CPU)
+    return MeasuredModel(model, tokenizer, CONTEXT, "fp32", CPU)
 
 
 def asked_by(
-    subject: Subject, read: Any, own: Any, monkeypatch: pytest.MonkeyPatch
+    subject: MeasuredModel, read: Any, own: Any, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[list[Question], readouts.Measured]:
     """The questions of a readout, and what it measured."""
     seen: list[Question] = []
-    honest = Subject.sum_losses
+    honest = MeasuredModel.sum_losses
 
-    def listening(self: Subject, questions: Iterable[Question], owners: int, stop: StopRequest) -> NDArray[np.float64]:
+    def listening(
+        self: MeasuredModel, questions: Iterable[Question], owners: int, stop: StopRequest
+    ) -> NDArray[np.float64]:
         def noted() -> Iterator[Question]:
             for question in questions:
                 seen.append(question)
@@ -90,7 +92,7 @@ def asked_by(
         return honest(self, noted(), owners, stop)
 
     with monkeypatch.context() as listened:
-        listened.setattr(Subject, "sum_losses", listening)
+        listened.setattr(MeasuredModel, "sum_losses", listening)
         measured = read(subject, own, NEVER)
     return seen, measured
 
@@ -227,7 +229,7 @@ def test_numbers_come_back_and_others_are_refused() -> None:
 # What it takes to score
 
 
-def learn(subject: Subject, questions: list[Question], steps: int) -> None:
+def learn(subject: MeasuredModel, questions: list[Question], steps: int) -> None:
     """Teach a model the answers to questions."""
     optimizer = torch.optim.Adam(subject.model.parameters(), 5e-3)
     longest = max(len(question.token_ids) for question in questions)

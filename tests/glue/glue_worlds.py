@@ -9,7 +9,7 @@ from ablations.ladder import GLUE_PROTOCOL
 from neobert.glue.encoding import EncodedSplit, EncodedTask
 from neobert.glue.finetuning import FineTuner
 from neobert.glue.tasks import TASKS
-from neobert.kinds.glue import GlueStudy, Start
+from neobert.kinds.glue import GlueStudy, TrialStart
 from neobert.model.build import build_classifier, initialize
 from neobert.recipe import FineTuning, Initialization, Point
 from tests.support.tiny_runs import tiny_model
@@ -92,7 +92,7 @@ def study_of(**changes):
         "protocol": protocol(),
         "points": (point(),),
         "seed": 0,
-        "starts_from": Start(kind="pretraining", task=None, study=None, rule=None, reason=None),
+        "starts_from": TrialStart(kind="pretraining", task=None, study=None, rule=None, reason=None),
         "task_origin": "tests",
         "tokenizer_origin": "tests",
     }

@@ -1,6 +1,7 @@
 """Compiled fine-tuning gives what eager gives, compiles few graphs for a whole grid, and is chosen where it pays."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from torch.fx import GraphModule
 
 from neobert.errors import RunFailed
+from neobert.execution import CompileWord
 from neobert.glue.batching import (
     LEAST_FIXED_TOKENS,
     PackedLayout,
@@ -17,14 +19,8 @@ from neobert.glue.batching import (
     fixed_row_tokens,
 )
 from neobert.glue.finetuning import FineTuner
-from neobert.recipe import Point
-from neobert.training.compiling import (
-    SAVED_SHARE,
-    CompilePolicy,
-    TrialStep,
-    compile_model,
-    compile_parts,
-)
+from neobert.training import compiling
+from neobert.training.compiling import TrialStep, compile_model, compile_parts
 from tests.glue.glue_worlds import CPU, classifier, digest, encoder_weights, marked_task, point, protocol, random_split
 
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated:DeprecationWarning")  # torch's
@@ -33,12 +29,12 @@ CLOSE = {"rtol": 0.0, "atol": 2e-5}
 
 
 def tuner_of(
-    policy: CompilePolicy, device: torch.device = CPU, train: int = 72, points: Sequence[Point] = (), **changes: object
+    word: CompileWord, backend: str | Callable[..., Any] = "inductor", train: int = 72, **changes: object
 ) -> FineTuner:
     study = protocol(epochs=1, **changes)
     model = classifier(2, dropout=study.dropout)
     task = marked_task(train=train)
-    return FineTuner(model, encoder_weights(model), task, study, device, PackedLayout(), policy, points)
+    return FineTuner(model, encoder_weights(model), task, study, CPU, PackedLayout(), word, backend)
 
 
 def counting(graphs: list[GraphModule]) -> Callable[..., Callable[..., object]]:
@@ -67,9 +63,7 @@ def test_fixed_rows_have_room_and_few_lengths(longest):
 def test_compiled_updates_equal_eager_ones(pooling):
     """Nine updates with dropout in the head, of which the last batch is smaller."""
     cell = point(batch_size=16)
-    eager, compiled = (
-        tuner_of(CompilePolicy(word, backend="aot_eager"), train=70, pooling=pooling) for word in ("off", "on")
-    )
+    eager, compiled = (tuner_of(word, "aot_eager", train=70, pooling=pooling) for word in ("off", "on"))
     plain, fast = eager.run(cell, seed=3), compiled.run(cell, seed=3)
     assert (eager.compiled, compiled.compiled) == (False, True)
     assert fast.curve == plain.curve
@@ -80,7 +74,7 @@ def test_compiled_updates_equal_eager_ones(pooling):
 def test_a_grid_compiles_each_size_once_and_gives_equal_bits_each_time():
     """Three points at two batch sizes, rows of one length: two graphs, and evaluations make none."""
     graphs: list[GraphModule] = []
-    tuner = tuner_of(CompilePolicy("on", backend=counting(graphs)))
+    tuner = tuner_of("on", counting(graphs))
     cells = [point(batch_size=8), point(batch_size=16), point(batch_size=8, learning_rate=1e-3)]
     outcomes = [tuner.run(cell, seed=0) for cell in cells]
     assert len(graphs) == 2
@@ -91,7 +85,7 @@ def test_a_grid_compiles_each_size_once_and_gives_equal_bits_each_time():
 def test_the_graphs_of_a_gpu_are_compiled_once_for_all_sizes():
     """With the policy of a GPU: dynamic rows and tokens, of which each size is then only recorded."""
     graphs: list[GraphModule] = []
-    tuner = tuner_of(CompilePolicy("off"), train=70)
+    tuner = tuner_of("off", train=70)
     tuner.classifier.eval()  # without dropout
     rows, lengths, split = (32, 16, 8), (16, 32, 64), random_split(60, 2)
     batches = [
@@ -109,7 +103,7 @@ def test_the_graphs_of_a_gpu_are_compiled_once_for_all_sizes():
 
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("out of resources")])
 def test_auto_goes_on_eagerly_whatever_cuda_raises_in_the_first_compiled_pass(error, monkeypatch, capsys):
-    tuner = tuner_of(CompilePolicy("off"))
+    tuner = tuner_of("off")
 
     def fail(trial: TrialStep) -> None:
         raise error
@@ -121,34 +115,44 @@ def test_auto_goes_on_eagerly_whatever_cuda_raises_in_the_first_compiled_pass(er
         compile_model(trial, "on")
 
 
-def test_auto_stays_eager_where_little_is_left_and_changes_no_bit():
+def test_auto_compiles_on_a_gpu_once_the_updates_done_and_due_are_worth_it(monkeypatch):
+    """As if this were a GPU, where compiling is worth nine updates: of runs of five the second is compiled."""
     graphs: list[GraphModule] = []
-    auto = tuner_of(CompilePolicy("auto", counting(graphs)), points=[point()])
-    outcome = auto.run(point(), seed=0)
-    assert auto.compiled is False and not graphs
-    assert digest(outcome) == digest(tuner_of(CompilePolicy("off")).run(point(), seed=0))
+    tuner = tuner_of("auto", counting(graphs))
+    assert tuner.schedule(point()).steps == 5
+    plain = tuner.run(point(), seed=0)
+    assert not tuner.compiled and not graphs, "on a CPU however many are due"
+    monkeypatch.setattr(compiling, "AUTO_DEVICES", ("cpu",))
+    monkeypatch.setattr(compiling, "UPDATES_WORTH_COMPILING", 9)
+    tuner = tuner_of("auto", counting(graphs))
+    assert digest(tuner.run(point(), seed=0)) == digest(plain) and not tuner.compiled
+    tuner.run(point(), seed=0)
+    assert tuner.compiled and len(graphs) == 1
 
 
-def test_auto_compiles_where_much_is_left(monkeypatch):
-    """As if compiled steps took a tenth of the time: rows in fixed sizes have more padding."""
-    monkeypatch.setitem(SAVED_SHARE, ("cpu", "fp32"), 0.9)
-    graphs: list[GraphModule] = []
-    many = tuple(point(learning_rate=1e-3 + number * 1e-9) for number in range(50_000))
-    tuner = tuner_of(CompilePolicy("auto", counting(graphs)), points=many)
-    next(tuner.evaluations(point(), seed=0))
-    assert tuner.compiled is True and len(graphs) == 1
+def test_auto_tries_to_compile_once(monkeypatch, capsys):
+    monkeypatch.setattr(compiling, "AUTO_DEVICES", ("cpu",))
+    monkeypatch.setattr(compiling, "UPDATES_WORTH_COMPILING", 1)
+
+    def no_compiler(*_: object) -> None:
+        raise RuntimeError("no compiler")
+
+    tuner = tuner_of("auto", no_compiler)
+    for _ in range(2):
+        tuner.run(point(), seed=0)
+    assert not tuner.compiled and capsys.readouterr().err.count("cannot be compiled here") == 1
 
 
 def test_an_encoder_without_fixed_sizes_is_never_compiled():
-    tuner = tuner_of(CompilePolicy("on"))
+    tuner = tuner_of("on")
     tuner.layout = PaddedLayout(0, 32)
-    assert tuner._compile(batch_size=4) is False
+    assert tuner._compiles(batch_size=4, updates=9) is False
 
 
 @pytest.mark.slow
 def test_torchs_own_compiler_gives_eager_updates():
     """The real compiler in place of one that only traces."""
-    eager, compiled = (tuner_of(CompilePolicy(word)) for word in ("off", "on"))
+    eager, compiled = (tuner_of(word) for word in ("off", "on"))
     plain, fast = (tuner.run(point(), seed=0) for tuner in (eager, compiled))
     assert compiled.compiled and fast.score == plain.score
     for name, tensor in plain.weights.items():
@@ -158,7 +162,7 @@ def test_torchs_own_compiler_gives_eager_updates():
 def test_the_rotary_table_has_fixed_sizes_in_a_graph_with_dynamic_ones():
     """Symbols for its sizes would have no source, so torch could not write a kernel's guard on them, as on a GPU."""
     graphs: list[GraphModule] = []
-    tuner = tuner_of(CompilePolicy("off"))
+    tuner = tuner_of("off")
     compile_parts([(tuner.classifier.model, "forward")], backend=counting(graphs), dynamic=True)
     next(tuner.evaluations(point(batch_size=4), seed=0))
     nodes = [node for graph in graphs for node in graph.graph.nodes]

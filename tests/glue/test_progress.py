@@ -8,7 +8,7 @@ import pytest
 from neobert.execution import Execution
 from neobert.executors import glue as trials_of_a_study
 from neobert.glue import finetuning
-from neobert.glue.finetuning import Evaluation, FineTuner, SavedProgress
+from neobert.glue.finetuning import EvaluatedStep, FineTuner, SavedProgress
 from neobert.processes import Stopped, StopRequest
 from neobert.runs.layout import Layout
 from neobert.runs.records import read_record
@@ -30,7 +30,7 @@ def tuner() -> FineTuner:
     return fine_tuner(marked_task(train=48), epochs=3, evaluations_per_epoch=2, dropout=0.1, patience_evaluations=99)
 
 
-def evaluated(layout: Layout, most: int = 99) -> tuple[list[Evaluation], str | None]:
+def evaluated(layout: Layout, most: int = 99) -> tuple[list[EvaluatedStep], str | None]:
     """The evaluations of an attempt in which a stop is requested at the `most`-th; the digest of its outcome, None if
     it was stopped."""
     stop, found = StopRequest(), []

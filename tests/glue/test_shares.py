@@ -1,4 +1,4 @@
-"""What a worker of a grid compiles for, in which order and with which kernels it works, and which weights it writes."""
+"""In which order and with which kernels a worker of a grid works, and which weights it writes."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,11 +10,9 @@ import torch
 from neobert.errors import RunFailed
 from neobert.execution import Execution
 from neobert.executors import glue as trials_of_a_study
-from neobert.executors.glue import expected_points
 from neobert.executors.selection import may_become_best
 from neobert.kinds.glue import GlueStudy
 from neobert.processes import StopRequest
-from neobert.runs.claims import acquire
 from neobert.runs.layout import Layout
 from neobert.runs.records import publish_record
 from neobert.runs.run_file import read_run_file, write_run_file
@@ -40,20 +38,6 @@ def finish(layout: Layout, study: GlueStudy, number: int, score: float) -> None:
     publish_record(trial.record, record)
 
 
-@pytest.mark.parametrize(("workers", "share"), [(1, 11), (2, 6), (4, 3), (11, 1)])
-def test_a_worker_expects_its_share_of_the_points_from_its_own_on(
-    tmp_path: Path, study: GlueStudy, workers: int, share: int
-) -> None:
-    """One point is done, and each worker holds one: compiling has to pay for the share alone."""
-    layout = Layout(tmp_path)
-    trials = study.trials(layout)
-    finish(layout, study, 4, 0.5)
-    claims = [acquire(layout.claims(trials[number].id)) for number in (5, 0, 1, 2, 3, 6, 7, 8, 9, 10, 11)[:workers]]
-    assert all(claims)
-    in_turn = [each for place, each in enumerate(POINTS[5:] + POINTS[:5]) if place != 11]
-    assert expected_points(layout, study, trials[5]) == in_turn[:share]
-
-
 def test_each_trial_chooses_the_kernels_of_its_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between two trials a worker may do work of another kind, which chooses others."""
     layout, study, found = Layout(tmp_path), study_of(points=POINTS), list[bool]()
@@ -64,7 +48,7 @@ def test_each_trial_chooses_the_kernels_of_its_study(tmp_path: Path, monkeypatch
         found.append(torch.are_deterministic_algorithms_enabled())
         raise RunFailed("that is enough")
 
-    tuner = SimpleNamespace(compiled=True, run=run, schedule=lambda _: SimpleNamespace(steps=1))
+    tuner = SimpleNamespace(run=run, schedule=lambda _: SimpleNamespace(steps=1))
     monkeypatch.setattr(trials_of_a_study, "_fine_tuner", lambda *_: tuner)
     for trial in study.trials(layout)[:2]:
         choose_kernels(deterministic=False)

@@ -1,16 +1,24 @@
 """What the tests on GPUs compare by, tried on a CPU: faults that are planted are noticed."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from benchmarks.contenders import MODES, Mode, Setting, neobert_recipe, own_batches, pretraining_engine
+from benchmarks.data import write_web_pages
+from neobert.errors import EXIT_RUN_FAILED
+from neobert.files import read_json
 from neobert.model import attention, encoder
 from neobert.model.build import build_masked_language_model, initialize
 from neobert.model.positions import ComplexRotation
+from neobert.runs.run_file import SourceSpecification
 from tests.gpu.steps import (
+    ATTENTION_BOUND,
+    TOKENS_PER_STEP,
     StepNumbers,
     contrastive_step,
     distance,
@@ -22,10 +30,19 @@ from tests.gpu.steps import (
     vectors_of,
 )
 from tests.gpu.test_one_gpu import TRIGONOMETRY
-from tests.gpu.workers import Lines, assert_near
-from tests.support.web_pages import TOKENS_PER_STEP
+from tests.gpu.workers import (
+    FAILING_STEP,
+    LOST,
+    Lines,
+    assert_near,
+    logged_steps,
+    short_recipe,
+    small_run,
+    start_with_a_rank_that_fails,
+)
 
-attend = encoder.attend
+Planted = tuple[Any, str, Callable[..., Any]]
+attend, is_same_document = attention.attend, attention._is_same_document
 
 
 @pytest.fixture(scope="module")
@@ -43,21 +60,32 @@ def test_a_step_in_bf16_is_near_one_in_fp32(setting: Setting, right: StepNumbers
     pretraining_step(setting, mode).assert_near(right)
 
 
-FAULTS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
-    "uniform attention": (encoder, "attend", lambda query, *others: attend(0 * query, *others)),
-    "scores that are a quarter too large": (encoder, "attend", lambda query, *others: attend(1.25 * query, *others)),
+def attending(change: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]) -> Planted:
+    """The fault of `change` done to the queries and keys of every block."""
+    return encoder, "attend", lambda query, key, *others: attend(*change(query, key), *others)
+
+
+FAULTS: dict[str, Planted] = {
+    "uniform attention": attending(lambda query, key: (0 * query, key)),
+    "scores that are a quarter too large": attending(lambda query, key: (1.25 * query, key)),
+    "no gradient through keys": attending(lambda query, key: (query, key.detach())),
     "no rotation": (ComplexRotation, "rotate", lambda rotation, vectors: vectors),
     "documents of a row see each other": (attention, "_bias", lambda plan, gather: None),
+    "borders that are two tokens late": (
+        *(attention, "_is_same_document"),
+        lambda of_queries, of_keys: is_same_document(of_queries, of_keys.roll(2, -1)),
+    ),
 }
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_in_attention_shows_in_the_gradient_of_queries_and_keys(
+def test_a_step_in_bf16_with_a_fault_in_attention_is_refused(
     setting: Setting, right: StepNumbers, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """By the gradient of queries and keys, of which bf16 changes 1.6 % in 28 layers of NeoBERT's own width."""
     monkeypatch.setattr(*FAULTS[fault])
-    found = pretraining_step(exact(setting), "eager")
-    assert distance(found.attention, right.attention) > 0.15
+    found = pretraining_step(setting, "eager")
+    assert distance(found.attention, right.attention) >= 4 * ATTENTION_BOUND
     with pytest.raises(AssertionError):
         found.assert_near(right)
 
@@ -93,6 +121,20 @@ def test_a_gradient_of_the_wrong_scale_shows_in_its_norm_and_in_no_loss(setting:
     for scale in (1 / 2, 8):
         with pytest.raises(AssertionError, match="gradient_norm"):
             assert_near(steps_with(setting, scale), right, loss=0.002, gradient_norm=0.01)
+
+
+def test_a_rank_on_web_pages_that_waits_for_one_that_fails_ends_with_its_reason(tmp_path: Path) -> None:
+    """As on GPUs, but with gloo."""
+    shape = {"layers": 1, "width": 32, "heads": 2, "feedforward_width": 64, "vocabulary_size": 512}
+    write_web_pages(tmp_path / "pages", 200, shape["vocabulary_size"])
+    source = SourceSpecification(name=str(tmp_path / "pages"), synthetic_documents=1)
+    small = small_run(tmp_path, short_recipe(neobert_recipe("fp32", **shape), 4, 256, FAILING_STEP), source)
+    folder = small.plan("failed", 2)
+    assert [task.wait(100) for task in start_with_a_rank_that_fails(small, "failed", rank=1)] == [EXIT_RUN_FAILED] * 2
+    assert LOST in read_json(folder / "error.json")["error"]
+    (attempt,) = folder.glob("attempts/*")
+    steps = logged_steps(attempt)
+    assert steps and all(step["real_tokens"] > 0.8 * step["slots"] == 0.8 * 4 * 256 for step in steps)
 
 
 def test_another_loss_is_noticed() -> None:

@@ -1,7 +1,9 @@
 """The real worker on a GPU: compiled, killed and resumed; with two GPUs their ranks, ZeRO, a lost rank and speed."""
 
 import os
+import re
 import signal
+import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,31 +15,36 @@ import torch
 import torch.distributed as dist
 
 from benchmarks.contenders import Setting
+from benchmarks.data import write_web_pages
 from neobert.errors import EXIT_RUN_FAILED
 from neobert.execution import Execution
 from neobert.executors.ranks import JobRank, host_ranks
 from neobert.files import read_json
 from neobert.processes import StopRequest
-from neobert.recipe import EngineWord, Pretraining
-from neobert.runs.layout import Layout
+from neobert.recipe import EngineWord
+from neobert.runs.run_file import SourceSpecification
 from neobert.training.distributed import ABORT_SECONDS, VANISHED_SECONDS, Process
 from neobert.training.pretraining import SIZED_STEPS
+from tests.gpu.steps import CONTEXT, TOKENS_PER_STEP
 from tests.gpu.workers import (
-    ROW_TOKENS,
+    LOST,
     SmallRun,
     assert_near,
     children_of,
     logged_steps,
     recipe_with,
+    short_recipe,
     small_run,
+    start_with_a_rank_that_fails,
     wait_for_steps,
 )
-from tests.support.web_pages import TOKENS_PER_STEP
 
 pytestmark = [pytest.mark.gpu, pytest.mark.production]
 GRACE_SECONDS = 10.0
 """Time that a process may take to write its error and to end, beyond what the ranks' own limits allow."""
 UNCOUNTED_STEPS = 4
+PAGES = 8000
+"""About five million tokens."""
 
 
 def test_a_run_that_was_killed_goes_on_with_the_losses_of_another(
@@ -59,7 +66,7 @@ def test_a_run_that_was_killed_goes_on_with_the_losses_of_another(
 def test_a_group_of_one_process_forms_on_nccl_sums_and_ends(setting: Setting, tmp_path: Path) -> None:
     execution = Execution(threads=1, processes=1, micro_batch_tokens=1, checkpoint_interval_steps=1)
     with (
-        host_ranks(Layout(tmp_path), JobRank("check", Process(0, 1))) as ranks,
+        host_ranks(JobRank("check", Process(0, 1))) as ranks,
         ranks.lead("check", execution, StopRequest(), print),
     ):
         value = torch.full((), 3.0, device=setting.device)
@@ -68,11 +75,14 @@ def test_a_group_of_one_process_forms_on_nccl_sums_and_ends(setting: Setting, tm
         assert (dist.get_backend(), value.item()) == ("nccl", 3.0)
 
 
-def compiled_recipe(setting: Setting, rows: int) -> Pretraining:
-    """Return the recipe of compiled workers: NeoBERT's own shape in bf16. All sizes of its steps are compiled before
-    the first one."""
-    shape = setting.recipe.model.model_copy(update={"vocabulary_size": 1024})
-    return recipe_with(rows, SIZED_STEPS).model_copy(update={"model": shape})
+def real_run(setting: Setting, root: Path, rows: int) -> SmallRun:
+    """Return a run of NeoBERT's own shape and vocabulary in bf16, with `rows` rows of web pages in a step, one
+    micro-batch of every rank. All sizes of its steps are compiled before the first one."""
+    pages = root / "pages"
+    if not pages.exists():
+        write_web_pages(pages, PAGES, setting.recipe.model.vocabulary_size)
+    source = SourceSpecification(name=str(pages), synthetic_documents=1)
+    return small_run(root, short_recipe(setting.recipe, rows, CONTEXT, SIZED_STEPS), source, micro_batches=1)
 
 
 def assert_compiled_before_the_first_step(root: Path) -> None:
@@ -86,7 +96,7 @@ def test_compiled_workers_on_one_gpu_and_on_all_have_the_steps_of_an_eager_one(
     setting: Setting, tmp_path: Path
 ) -> None:
     processes = torch.cuda.device_count()
-    eager = small_run(tmp_path, compiled_recipe(setting, 16 * processes), micro_batches=1)
+    eager = real_run(setting, tmp_path, 16 * processes)
     expected = eager.train("eager")
     for count in {1, processes}:
         name = f"{count} compiled"
@@ -111,22 +121,42 @@ def test_zero_has_the_steps_of_ddp(engine: EngineWord, ranks: int, tmp_path: Pat
     assert_near(small.train(engine, ranks, engine), small.train("ddp", ranks), loss=0.002, gradient_norm=0.01)
 
 
-def test_rank_0_ends_with_a_reason_when_another_rank_is_killed(ranks: int, tmp_path: Path) -> None:
+def test_a_rank_that_is_killed_while_others_wait_for_it_ends_them_with_the_reason(ranks: int, tmp_path: Path) -> None:
     small = small_run(tmp_path, recipe_with(8 * ranks))
     folder = small.plan("lost", ranks)
     first = small.start("lost")
     wait_for_steps(first, folder)
     others = [pid for pid, command in children_of(first.pid).items() if b"neobert.runs.worker" in command]
     assert others, "the run came to its end before a rank could be killed"
+    os.kill(others[0], signal.SIGSTOP)
+    time.sleep(2)  # the others come to the exchange of gradients, and wait there
     os.kill(others[0], signal.SIGKILL)
-    killed = time.perf_counter()
-    allowed = VANISHED_SECONDS + ABORT_SECONDS + GRACE_SECONDS
+    code, seconds = end_of(first, VANISHED_SECONDS + ABORT_SECONDS + GRACE_SECONDS)
+    error = read_json(folder / "error.json")["error"]
+    assert code == EXIT_RUN_FAILED and re.search(r"rank \d+ sent no heartbeat|NCCL", error), (seconds, error)
+
+
+def end_of(process: "subprocess.Popen[bytes]", allowed_seconds: float) -> tuple[int, float]:
+    """Return the exit code of a process, and the seconds until then, no more than it is allowed."""
+    began = time.perf_counter()
     try:
-        code = first.wait(2 * allowed)
+        return process.wait(allowed_seconds), time.perf_counter() - began
     finally:
-        first.kill()
-    assert time.perf_counter() - killed <= allowed
-    assert code == EXIT_RUN_FAILED and read_json(folder / "error.json")["error"]
+        process.kill()
+
+
+@pytest.mark.parametrize("failing", [0, 1])
+def test_a_rank_that_fails_while_another_waits_for_it_ends_both_within_seconds(
+    failing: int, ranks: int, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    """NCCL's collective is aborted, which no CPU can try."""
+    small = small_run(tmp_path, recipe_with(16))
+    folder = small.plan("failed", 2)
+    tasks = start_with_a_rank_that_fails(small, "failed", failing)
+    assert tasks[failing].wait(300) == EXIT_RUN_FAILED
+    code, seconds = end_of(tasks[1 - failing], ABORT_SECONDS + GRACE_SECONDS)
+    record_property("seconds until the other rank ends", seconds)
+    assert code == EXIT_RUN_FAILED and LOST in read_json(folder / "error.json")["error"]
 
 
 @pytest.mark.parametrize("slots", [TOKENS_PER_STEP, TOKENS_PER_STEP // 4])
@@ -138,8 +168,8 @@ def test_a_compiled_rank_among_all_is_nearly_as_fast_as_one_alone(
     for processes in (1, ranks):
         root = tmp_path / str(processes)
         root.mkdir()
-        recipe = compiled_recipe(setting, slots // ROW_TOKENS * processes)
-        lines = small_run(root, recipe, micro_batches=1, compile="on").train("run", processes)[UNCOUNTED_STEPS:]
+        compiled = replace(real_run(setting, root, slots // CONTEXT * processes), compile="on")
+        lines = compiled.train("run", processes)[UNCOUNTED_STEPS:]
         speeds.append(float(np.median([line["real_tokens"] / line["seconds"] for line in lines])))
         record_property(f"real tokens a second of {processes}", speeds[-1])
     assert speeds[1] / ranks >= 0.85 * speeds[0]

@@ -17,6 +17,7 @@ from torch.nn.parallel import distributed as data_parallel
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from benchmarks.contenders import masked_documents, neobert_recipe, own_batches, pretraining_engine
+from benchmarks.data import web_lengths
 from neobert.model.build import build_masked_language_model, initialize
 from neobert.training.compiling import TrialStep, compile_model, parts_of
 from neobert.training.engine import Engine
@@ -24,7 +25,6 @@ from neobert.training.pretraining import summed_loss
 from neobert.training.zero import ZERO_ENGINES
 from tests.gpu_dry.passes import CONTEXT, Pass, fresh_engine, pretraining_batches
 from tests.support.pretended_cuda import GPU, pretended_cuda
-from tests.support.web_pages import web_lengths
 
 RANKS = 8
 

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from itertools import islice
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -14,12 +14,13 @@ import numpy as np
 
 from ablations.loading import papers
 from benchmarks.contenders import SEED, masked_documents, neobert_recipe, own_batches, pretraining_engine
-from benchmarks.data import IDS, random_corpus
+from benchmarks.data import IDS, random_corpus, web_lengths
 from neobert.data.batches import Batch, collate
 from neobert.data.masking import counter_hash
 from neobert.data.packing import pack_documents
 from neobert.data.shards import FRAME_TOKENS, all_documents
 from neobert.data.sources import SyntheticSource
+from neobert.data.tokenizers import TextTokenizer
 from neobert.embeddings.contrastive import GradCache, StepCollator, StepTexts, match_texts
 from neobert.embeddings.encoders import PackedEncoder, TextEncoder
 from neobert.evaluation.heldout import HeldoutText, measure_heldout
@@ -27,12 +28,11 @@ from neobert.glue.encoding import EncodedSplit, EncodedTask
 from neobert.glue.finetuning import FineTuner
 from neobert.glue.tasks import task_named
 from neobert.model.build import build_classifier, build_encoder, build_masked_language_model
-from neobert.model.size import MicroBatchShape, training_memory
+from neobert.model.size import RESERVE_BYTES, MicroBatchShape, training_memory, trial_memory
 from neobert.recipe import Point, Pretraining
 from neobert.training.distributed import Process
 from neobert.training.engine import Engine
 from tests.support.pretended_cuda import GPU, Counts, pretended_cuda
-from tests.support.web_pages import web_lengths
 
 CONTEXT = 1024
 SLOTS = 65_536
@@ -157,33 +157,37 @@ def encoded_task() -> EncodedTask:
 
 
 def fine_tune(layers: int = 28, fixed: bool = False) -> Pass:
-    """Three updates of GLUE with their batches by the paper's protocol; in `work` the last one, in `reading` an
-    evaluation, which never has rows of fixed sizes."""
-    measured, task = Pass(), encoded_task()
+    """Two updates of GLUE with their batches by the paper's protocol, beside the best weights; in `work` the last
+    one, in `reading` an evaluation, which never has rows of fixed sizes."""
+    measured, task, model = Pass(), encoded_task(), neobert_recipe("bf16", layers=layers).model
     protocol = papers().variants["M10"].recipe.finetuning.model_copy(update={"epochs": 1})
     with pretended_cuda() as gpu:
         with GPU:
-            classifier = build_classifier(neobert_recipe("bf16", layers=layers).model, CONTEXT, task.task.labels, 0.1)
+            classifier = build_classifier(model, CONTEXT, task.task.labels, 0.1)
         start = {name: tensor for name, tensor in classifier.state_dict().items() if name.startswith("model.")}
         tuner = FineTuner(classifier, start, task, protocol, GPU)
         tuner.compiled = fixed
+        best = tuner._copy_of_weights()
         optimizer = tuner._optimizer(Point(batch_size=32, learning_rate=1e-5, weight_decay=0.01))
         with gpu.counted() as measured.feeding:
-            batches = list(islice(tuner._batches(32, 0), 3))
+            batches = list(tuner._batches(32, 0))
         for batch in batches:
             with gpu.counted() as measured.work:
                 tuner._update(optimizer, batch)
         if not fixed:
             with gpu.counted() as measured.reading:
                 tuner.predict()
+    assert best
+    memory = trial_memory(model, "bf16", CONTEXT, *batches[-1].token_ids.shape)
+    measured.reckoned_bytes = memory - RESERVE_BYTES
     return measured
 
 
 def contrast(layers: int = 28, **changes: Any) -> Pass:
-    """A contrastive step of 64 pairs in several micro-batches."""
+    """A contrastive step of 32 pairs in several micro-batches."""
     recipe, measured = neobert_recipe("bf16", layers=layers, **changes), Pass()
-    texts = _random_texts(_text_lengths(128, 90.0, 512))
-    matching = match_texts(*np.split(np.arange(128), 2), np.arange(0), keep_false_negatives=False)
+    texts = _random_texts(_text_lengths(64, 90.0, 512))
+    matching = match_texts(*np.split(np.arange(64), 2), np.arange(0), keep_false_negatives=False)
     with pretended_cuda() as gpu:
         with GPU:
             model = PackedEncoder(build_encoder(recipe.model, 512)).train()
@@ -191,7 +195,7 @@ def contrast(layers: int = 28, **changes: Any) -> Pass:
         engine = Engine(
             model, loss.loss, lambda batch: batch.query_count, recipe.optimization, "bf16", GPU, loss.prepare
         )
-        collator = StepCollator(model, 4096, "bf16", Process(0, 1), GPU)
+        collator = StepCollator(model, 2048, "bf16", Process(0, 1), GPU)
         step = StepTexts(texts, matching)
         for _ in range(2):
             with gpu.counted() as measured.feeding:
@@ -203,15 +207,20 @@ def contrast(layers: int = 28, **changes: Any) -> Pass:
     return measured
 
 
+@cache
+def _tokenizer() -> TextTokenizer:
+    with TemporaryDirectory() as folder:
+        return SyntheticSource(10).tokenizer("wordpiece", 512, Path(folder))
+
+
 def encode(layers: int = 28, **changes: Any) -> Pass:
     """Texts of MTEB to vectors, in several batches of one chunk."""
     measured, drawn = Pass(), np.random.default_rng(0)
     texts = [" ".join(drawn.choice(WORDS, length)) for length in _text_lengths(200, 60.0, 400)]
-    with TemporaryDirectory() as folder, pretended_cuda() as gpu:
-        tokenizer = SyntheticSource(10).tokenizer("wordpiece", 512, Path(folder))
+    with pretended_cuda() as gpu:
         with GPU:
             model = PackedEncoder(build_encoder(neobert_recipe("bf16", layers=layers, **changes).model, 512))
-        encoder = TextEncoder(model, tokenizer, 512, precision="bf16", device=GPU)
+        encoder = TextEncoder(model, _tokenizer(), 512, precision="bf16", device=GPU)
         with gpu.counted() as measured.work:
             encoder.encode(texts)
     return measured

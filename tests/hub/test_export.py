@@ -1,6 +1,7 @@
 """`python -m neobert.export`: whole folders that compute what the run computes, or none."""
 
 import json
+import os
 import re
 from pathlib import Path
 
@@ -33,7 +34,11 @@ def trained(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def exported(trained: Path, tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("exports") / "hf"
-    assert main([str(trained), "--to", "hf", "--out", str(out)]) == EXIT_DONE
+    before = os.umask(0o002)
+    try:
+        assert main([str(trained), "--to", "hf", "--out", str(out)]) == EXIT_DONE
+    finally:
+        os.umask(before)
     return out
 
 
@@ -43,6 +48,11 @@ def test_the_folder_holds_what_transformers_needs_and_nothing_else(exported: Pat
     names = {path.name for path in exported.iterdir()} - code
     assert names == {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "README.md"}
     assert [path.name for path in exported.parent.iterdir()] == ["hf"]
+
+
+def test_a_group_may_read_and_change_the_folder_as_the_umask_says(exported: Path) -> None:
+    assert exported.stat().st_mode & 0o777 == 0o775
+    assert {path.stat().st_mode & 0o777 for path in exported.iterdir()} == {0o664}
 
 
 def test_it_reloads_through_the_auto_classes_to_the_runs_weights(trained: Path, exported: Path) -> None:
@@ -82,6 +92,7 @@ def test_the_card_says_what_the_model_is(trained: Path, exported: Path) -> None:
     record = json.loads((trained / "done.json").read_text())
     metadata = ModelCard(card).data
     assert (metadata.license, metadata.library_name, metadata.pipeline_tag) == ("mit", "transformers", "fill-mask")
+    assert "synthetic" in metadata.tags and "\n\n**A check of the pipeline, not for use:**" in card
     for corpus, loss in record["scores"]["heldout_loss"].items():
         assert f"| held-out loss on {corpus}, nats per masked token | {loss:.4f} |" in card
     assert "## Changes against P\n" in card and "| model.layers | 1 → 2 |" in card
@@ -147,7 +158,7 @@ def test_an_export_that_differs_is_never_published(
 ) -> None:
     original = checkpoint.open_checkpoint
 
-    def damaged(folder: Path, step: int | None) -> checkpoint.Checkpoint:
+    def damaged(folder: Path, step: int | None) -> checkpoint.ExportSource:
         opened = original(folder, step)
         if damage == "weights":
             with torch.no_grad():

@@ -11,7 +11,6 @@ from transformers.models.gptj.modeling_gptj import apply_rotary_pos_emb, create_
 from transformers.models.llama.modeling_llama import (
     LlamaAttention,
     LlamaMLP,
-    LlamaRMSNorm,
     LlamaRotaryEmbedding,
 )
 
@@ -149,14 +148,7 @@ def test_learned_positions_add_row_zero_to_padding_and_row_one_to_the_first_toke
     assert type(table.rotation(torch.zeros(1, 1), "complex")) is Rotation
 
 
-# Norms and feed-forwards
-
-
-def test_rms_norm_is_llamas():
-    ours, theirs = RMSNorm(WIDTH, 1e-5), LlamaRMSNorm(WIDTH, 1e-5)
-    ours.weight.data = theirs.weight.data = normal(WIDTH)
-    hidden = normal(ROWS, TOKENS, WIDTH, seed=1)
-    torch.testing.assert_close(ours(hidden), theirs(hidden), **CLOSE)
+# Feed-forwards
 
 
 def test_swiglu_is_llamas_mlp(llama):

@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.attention import list_flash_attention_impls
 
 from benchmarks.contenders import masked_documents, neobert_recipe
-from benchmarks.data import NEOBERT_MASKING
+from benchmarks.data import NEOBERT_MASKING, web_lengths
 from neobert.data.batches import EXACT, PaddingBuckets, PaddingSizes, collate
 from neobert.data.packing import pack_documents
 from neobert.evaluation import heldout
@@ -29,7 +30,6 @@ from neobert.training.distributed import choose_kernels
 from neobert.training.engine import autocast
 from neobert.training.pretraining import summed_loss
 from tests.model.kernels_on_cpu import CALLS, check, variable_length_kernels_on_cpu
-from tests.support.web_pages import web_lengths
 
 CONTEXT, ROWS, VOCABULARY = 128, 12, 512
 CPU = torch.device("cpu")
@@ -145,21 +145,24 @@ def test_sizes_of_padded_rows_depend_on_the_mask_alone(monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     ("installed", "device", "capability", "activated"),
     [
-        (True, "cuda", 9, ["FA3"]),
-        (True, "cuda", 8, []),
-        (True, "cpu", 9, []),
-        (False, "cuda", 9, []),
+        ("flash_attn_interface", "cuda", 9, ["FA3"]),
+        ("flash_attn.cute", "cuda", 10, ["FA4"]),
+        ("flash_attn_interface", "cuda", 10, []),
+        ("flash_attn_interface", "cuda", 8, []),
+        ("flash_attn_interface", "cpu", 9, []),
+        ("", "cuda", 9, []),
     ],
 )
-def test_flash_attention_3_is_taken_where_it_is_installed_on_a_hopper(
-    monkeypatch: pytest.MonkeyPatch, installed: bool, device: str, capability: int, activated: list[str]
+def test_a_hopper_takes_flash_attention_3_and_a_blackwell_4_where_they_are_installed(
+    monkeypatch: pytest.MonkeyPatch, installed: str, device: str, capability: int, activated: list[str]
 ) -> None:
+    """Under the names of torch's registry."""
     found: list[str] = []
-    monkeypatch.setattr(attention, "find_spec", lambda name: object() if installed else None)
+    monkeypatch.setattr(attention, "find_spec", lambda name: object() if installed.startswith(name) else None)
     monkeypatch.setattr(attention, "activate_flash_attention_impl", found.append)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (capability, 0))
     attention.choose_flash_attention.__wrapped__(torch.device(device))
-    assert found == activated
+    assert found == activated and set(found) <= set(list_flash_attention_impls())
 
 
 def test_a_flash_attention_3_that_cannot_be_loaded_is_said_once_and_other_kernels_are_taken(

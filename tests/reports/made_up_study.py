@@ -34,7 +34,7 @@ from neobert.runs.records import checksum_of, publish_record, publish_sealed
 from neobert.runs.run_file import SourceSpecification, write_run_file
 from neobert.search.space import PrunerName, Range, SamplerName, Search, Space
 from reports import collect, make_figures, rows
-from reports.differences import Step, find_steps
+from reports.differences import ComparedStep, find_steps
 from reports.findings import Findings
 from reports.frames import read_frames
 from reports.tables import Table
@@ -89,7 +89,7 @@ def facts_of(table: Table) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(table.csv)))
 
 
-def by_place(study: rows.Study) -> dict[tuple[str, str, str], Step]:
+def by_place(study: rows.Study) -> dict[tuple[str, str, str], ComparedStep]:
     """Steps by (design, name, measure)."""
     return {(step.design, step.name, step.measured): step for step in find_steps(study)}
 

@@ -17,7 +17,7 @@ from reports.figures import published
 from reports.figures.comparison import (
     NOT_RESOLVABLE,
     OFF,
-    Number,
+    PublishedNumber,
     average_tolerance,
     compare_numbers,
     judge,
@@ -40,7 +40,7 @@ def replica(root: Path, off: dict[str, float] | None = None, data: str = "hub", 
     return Replica(root, scale=scale, data=data, levels=dict.fromkeys(PRINTED, 0.0) | (off or {}))
 
 
-def numbers_of(study: MadeUpStudy) -> dict[str, Number]:
+def numbers_of(study: MadeUpStudy) -> dict[str, PublishedNumber]:
     """By name."""
     return {number.name: number for number in compare_numbers(study.read())}
 

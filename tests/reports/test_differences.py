@@ -11,7 +11,7 @@ from scipy import stats
 from ablations import loading
 from neobert.glue.tasks import TASKS
 from neobert.runs.layout import Layout
-from reports.differences import ADD_ONE, LADDER, LEAVE_ONE_OUT, MARGINS, Step, find_steps
+from reports.differences import ADD_ONE, LADDER, LEAVE_ONE_OUT, MARGINS, ComparedStep, find_steps
 from tests.reports.made_up_study import MadeUpStudy, by_place, change_record, facts_of
 from tests.reports.measurements import answer, ask, embed
 from tests.support.made_up_treebank import treebank
@@ -20,7 +20,7 @@ from tests.support.tree_copy import REPOSITORY
 pytestmark = pytest.mark.usefixtures("papers_ladder")
 
 
-def steps_of(study: MadeUpStudy) -> Mapping[tuple[str, str, str], Step]:
+def steps_of(study: MadeUpStudy) -> Mapping[tuple[str, str, str], ComparedStep]:
     return by_place(study.read())
 
 
@@ -225,6 +225,7 @@ def test_a_ladder_without_glue_has_no_differences_in_glue(study: MadeUpStudy, tm
     for name in ("M0", "X"):
         own.pretrain(name)
     assert {step.measure.name for step in find_steps(own.read())} == {"held-out loss"}
+    assert own.tables()["table3"].header == ("Source", "Model", "Loss (wikibook)")
 
 
 def test_arms_are_compared_in_a_task_that_their_ladder_declares(study: MadeUpStudy, tmp_path: Path) -> None:

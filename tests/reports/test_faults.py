@@ -20,7 +20,6 @@ from neobert.runs.collected import ARCHIVE, MOST_BYTES, read_archive
 from neobert.runs.layout import Layout
 from neobert.runs.records import sealed
 from reports import make_figures
-from reports.curves import stages_of, stages_up_to
 from reports.frames import read_frames
 from reports.tables import Table, csv_text, escape_markdown, frame_of
 from tests.reports.made_up_study import MadeUpStudy, change_record, contents, copy, figures
@@ -144,10 +143,8 @@ def test_a_run_that_continues_itself_is_left_out_and_circles_end(study: MadeUpSt
     record_of(study, "M9").unlink()
     study.pretrain("M9")
     change_record(record_of(study, "M9", 0), lambda record: record["inputs"].update(previous=last.id))
-    assert [stage.id for stage in stages_up_to(last.id, stages_of(read_frames(papers(), study.root).runs))] == [
-        first.id,
-        last.id,
-    ]
+    curves = read_frames(papers(), study.root).curves
+    assert [stage.id for stage in curves.stages_up_to(last.id)] == [first.id, last.id]
     assert figures(study.root, tmp_path / "out") == 0
 
 

@@ -80,10 +80,10 @@ def test_figure_says_what_it_is_and_what_is_missing(found: rows.Study) -> None:
     words = drawn(found)
     for sentence in (
         "Pipeline check, not evidence — scale smoke, data synthetic",
-        "n = 2 seeds, standard deviation",
+        "M0, M1, M2, M4: n = 2 seeds, standard deviation",
         "printed in the paper, at its own scale and data",
         "Not run: M3, M6, M7, M8, M9, M10.",
-        "One seed, spread unknown: M5, M7@code.",
+        "others: one seed.",
         "Grey with an @: not discarded, another reading of the paper or its code.",
     ):
         assert sentence in words
@@ -140,11 +140,11 @@ def test_a_partial_ladder_is_a_figure_of_what_was_run(study: MadeUpStudy) -> Non
     """One bar as wide as any other, with its own label and the paper's value, and in words what else there could be."""
     study.pretrain("M0")
     found = study.read()
-    assert find_bars(found).missing == list(loading.papers().steps) and "no scores yet" in drawn(found)
+    assert find_bars(found).missing == list(loading.papers().steps) and "No scores yet." in drawn(found)
     shutil.rmtree(study.root)
     study.write(["M7"])
     words = drawn(study.read())
-    assert "one seed: spread unknown" in words and "each seed" not in words and "interval" not in words
+    assert "One seed: spread unknown." in words and "each seed" not in words and "interval" not in words
     assert "Not run: M0, M1, M2, M3, M4, M5, M6, M8, M9, M10." in words and "no value" not in words
     assert " M7 " in words and "(vs M5)" in words and "85.3" in words
     assert "3 × 128 → 4 × 144 (paper: 16 × 1056)" in words and "250M" not in words
@@ -154,11 +154,11 @@ def test_without_a_task_the_shared_mean_is_named_and_the_paper_is_left_out(tmp_p
     study = MadeUpStudy(tmp_path / "runs", data="corpus", without={"mnli": "mnli has no train split here"})
     study.write(["M0", "M1"])
     found = study.read()
-    assert found.averaged_tasks == tuple(task for task in TASKS if task != "mnli") and not found.is_average
+    assert found.averaged_tasks == tuple(task for task in TASKS if task != "mnli")
     assert all(bar.paper is None for bar in find_bars(found).bars)
     words = drawn(found)
-    assert "Mean of 7 shared GLUE tasks" in words and "printed in the paper" not in words
-    assert "Tasks that all shown variants have: QNLI, QQP, RTE, SST-2, MRPC, CoLA, STS-B." in words
+    assert "Mean of 7 GLUE tasks" in words and "Averages printed in the paper are over all eight" in words
+    assert "Mean of shared tasks: QNLI, QQP, RTE, SST-2, MRPC, CoLA, STS-B on development data" in words
 
 
 def test_files_hold_type_42_fonts_and_no_dates_whatever_style_the_user_has(found: rows.Study) -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
-from reports.differences import GLUE, LADDER, LOSS, NATS, POINTS, Measure, Step
+from reports.differences import GLUE, LADDER, LOSS, NATS, POINTS, ComparedStep, Measure
 from reports.figures.curves import CurvePair, draw_pairs, find_curves
 from reports.figures.differences import forest, limits
 from reports.figures.drawing import PAGE_INCHES, WORD_COLOURS, word_colour
@@ -21,12 +21,12 @@ GLUE_AVERAGE, LOSS_IN_NATS = Measure(GLUE, POINTS, 0.5), Measure(LOSS, NATS, 0.0
 pytestmark = pytest.mark.usefixtures("papers_ladder")
 
 
-def step(number: int, values: list[float], word: str = "", measure: Measure = GLUE_AVERAGE) -> Step:
+def step(number: int, values: list[float], word: str = "", measure: Measure = GLUE_AVERAGE) -> ComparedStep:
     """A step with these differences, and the word that follows or another."""
     ours, theirs = dict(enumerate(values)), dict.fromkeys(range(len(values)), 0.0)
     own = Difference(ours, theirs, measure.margin, measure.higher_is_better)
     (judged,) = judge([own])
-    return Step(LADDER, f"M{number}", "M0", measure, "", own, replace(judged, word=word or judged.word))
+    return ComparedStep(LADDER, f"M{number}", "M0", measure, "", own, replace(judged, word=word or judged.word))
 
 
 def require_fit(figure: Figure) -> None:

@@ -12,7 +12,7 @@ from neobert.files import json_bytes, replace_file
 from neobert.runs.collected import ARCHIVE, read_archive
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import SourceSpecification, write_run_file
-from reports.differences import LADDER, OWN_RATES, Step
+from reports.differences import LADDER, OWN_RATES, ComparedStep
 from reports.figures import rates
 from reports.frames import read_frames
 from reports.rows import Study, read_study
@@ -46,7 +46,7 @@ def fail(study: MadeUpStudy, name: str, seed: int) -> None:
     replace_file(folder / "error.json", json_bytes(error))
 
 
-def read(study: MadeUpStudy) -> tuple[Study, dict[tuple[str, str, str], Step], str]:
+def read(study: MadeUpStudy) -> tuple[Study, dict[tuple[str, str, str], ComparedStep], str]:
     found, table = study.read(), study.tables().get("differences")
     return found, by_place(found), table.markdown if table else ""
 

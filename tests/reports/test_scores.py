@@ -14,13 +14,13 @@ from neobert.runs.layout import Layout
 from reports.frames import read_frames
 from reports.remarks import remarks, warnings
 from reports.rows import read_study
-from reports.scores import Estimate, Row, Seeds, point_name
+from reports.scores import Estimate, ScoreRow, Seeds, point_name
 from tests.reports.made_up_study import LEVELS, MadeUpStudy, change_record
 
 pytestmark = pytest.mark.usefixtures("papers_ladder")
 
 
-def last_row(study: MadeUpStudy, name: str) -> Row:
+def last_row(study: MadeUpStudy, name: str) -> ScoreRow:
     return study.read().last_rows[name]
 
 
@@ -293,10 +293,13 @@ def test_records_of_several_commits_versions_of_torch_or_processors_say_so(study
     assert "Records are of several processors: Some CPU with AVX2: M4; Some CPU with AVX512: M1, M2." in said
     assert "Records are of several versions of torch: 2.12.0: M0, M1, M2; 2.13.0: M4." in said
     code = "aaaaaaa: M0, M1, M2; bbbbbbb with uncommitted changes: M4"
-    assert f"Not all records are of one committed code: {code}." in said
+    assert f"Records are of several commits: {code}." in said
     study.pretrain("M0", PILOT_SEEDS[0], commit="c" * 40, dirty=True, packages={"torch": "2.12.0"})
     (line,) = (line for line in warnings(study.read()) if "commit" in line)
     assert line.endswith("ccccccc with uncommitted changes: pilots of M0.")
+    other = MadeUpStudy(study.root / "other")
+    other.pretrain("M0", **second)
+    assert "All records are of commit bbbbbbb with uncommitted changes." in warnings(other.read())
 
 
 def test_groups_of_scale_and_data_are_never_mixed_and_an_unknown_scale_is_left_out(study: MadeUpStudy) -> None:

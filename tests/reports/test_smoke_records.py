@@ -49,7 +49,7 @@ def test_the_page_has_the_averages_and_seeds_of_the_records(bars: Bars) -> None:
     """A failure shows the words that belong there."""
     words, repeated = [], 0
     for bar in bars.bars:
-        assert bar.score is not None and bars.study.is_average
+        assert bar.score is not None and bars.study.is_average_of_eight
         scores = list(bar.score.by_seeds.values())
         words.append(f"{bar.row.name} {number(bar.score.mean)}")
         if bar.score.spread is not None:

@@ -17,7 +17,7 @@ from neobert.runs.collected import RunFiles
 from neobert.runs.index import Index
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import read_run_file
-from neobert.runs.tracking import Tracker, track_scores
+from neobert.runs.tracking import TrackedPart, track_scores
 from tests.support.tiny_runs import STEPS, beside, curve, ends, tiny_run, wait_for_steps, worker, write_tiny_run
 
 Steps = list[tuple[int, float]]
@@ -118,7 +118,7 @@ def test_tensorboard_hides_repeated_steps(tmp_path: Path) -> None:
     layout, run_file = Layout(tmp_path), read_run_file(write_tiny_run(tmp_path, tiny_run()))
     (part,) = run_file.run.parts(layout)
     for steps in (range(1, 8), range(6, 11)):
-        attempt = Tracker(layout, run_file, part, name="tensorboard")
+        attempt = TrackedPart(layout, run_file, part, name="tensorboard")
         for step in steps:
             attempt.log(step, {"loss": 1 / step, "phase_seconds": {"data": 0.5}, "compiled": False})
         attempt.close()
@@ -136,7 +136,7 @@ def test_a_tracker_that_fails_is_reported_once_and_stops_nothing(
     monkeypatch.setitem(tracking.OPENERS, "wandb", fail)  # type: ignore[misc]
     layout, run_file = Layout(tmp_path), read_run_file(write_tiny_run(tmp_path, tiny_run()))
     (part,) = run_file.run.parts(layout)
-    tracker = Tracker(layout, run_file, part, name="wandb")
+    tracker = TrackedPart(layout, run_file, part, name="wandb")
     for step in (1, 2):
         tracker.log(step, {"loss": 1.0})
     tracker.close()
@@ -149,11 +149,11 @@ def test_scores_of_every_kind_are_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     layout = Layout(files.root)
     sent: dict[str, list[tuple[int, set[str]]]] = {}
 
-    def log(tracker: Tracker, step: int, values: Mapping[str, object]) -> None:
+    def log(tracker: TrackedPart, step: int, values: Mapping[str, object]) -> None:
         sent.setdefault(tracker.part.id, []).append((step, set(values)))
 
     monkeypatch.setenv(tracking.VARIABLE, "tensorboard")
-    monkeypatch.setattr(Tracker, "log", log)
+    monkeypatch.setattr(TrackedPart, "log", log)
     run_files = [read_run_file(layout.root / row.folder) for row in Index(layout).rows()]
     for run_file in run_files:
         for part in run_file.run.parts(layout):

@@ -77,9 +77,6 @@ def test_what_one_user_begins_another_goes_on_with(shared: Path) -> None:
         assert code == 0, said
     code, said = run(FIRST, "pretrain", "glue")
     assert code == 0, said
-    export = ["-m", "neobert.export", str(record.parent), "--to", "hf", "--no-remote-code"]
-    code, said = run_as(FIRST, [*export, "--out", str(shared / "out" / "export")], shared / "1")
-    assert code == 0, said
 
     assert record.stat() == trained
     assert not [path for path in runs.rglob("*") if "damaged" in path.name]

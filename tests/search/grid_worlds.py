@@ -19,7 +19,7 @@ from neobert.executors.search import run_search_trial
 from neobert.executors.selection import best_trial
 from neobert.files import append_line, json_bytes, read_lines
 from neobert.identity import plain
-from neobert.kinds.glue import GlueStudy, SearchTrial, Start, Trial
+from neobert.kinds.glue import GlueStudy, SearchTrial, Trial, TrialStart
 from neobert.processes import StopRequest
 from neobert.recipe import Point
 from neobert.runs import claims
@@ -33,7 +33,7 @@ from neobert.runs.worker import Worker
 from neobert.search import storages
 from neobert.search.space import Range, Search, Space
 from neobert.search.storages import STORAGE_VARIABLE, address_of_environment, storage_address, storage_at
-from neobert.search.study import Sweep
+from neobert.search.study import OptunaStudy
 from neobert.search.subjects import GlueSubject, Report, by_tenths, tenth_of_epoch
 from tests.support import forking
 
@@ -44,13 +44,13 @@ class DummyStudy(GlueStudy):
 
     _seconds: float = PrivateAttr(0.0)
     _lease_seconds: float = PrivateAttr(LEASE_SECONDS)
-    _sweep: Sweep | None = PrivateAttr(None)
+    _sweep: OptunaStudy | None = PrivateAttr(None)
 
-    def sweep(self, layout: Layout) -> Sweep:
+    def sweep(self, layout: Layout) -> OptunaStudy:
         """The Optuna study of this study, in the storage of the environment."""
         if self._sweep is None:
             storage = storage_at(address_of_environment(layout.root))
-            self._sweep = Sweep(GlueSubject(layout, self), storage, lease_seconds=self._lease_seconds)
+            self._sweep = OptunaStudy(GlueSubject(layout, self), storage, lease_seconds=self._lease_seconds)
         return self._sweep
 
     @property
@@ -119,7 +119,7 @@ def study_of(
         points=POINTS[:count],
         seed=0,
         search=search,
-        starts_from=Start(kind="pretraining", task=None, study=None, rule=None, reason=None),
+        starts_from=TrialStart(kind="pretraining", task=None, study=None, rule=None, reason=None),
         task_origin="tests",
         tokenizer_origin="tests",
     )
@@ -290,7 +290,7 @@ def load(layout: Layout, points: int, storage: str, search: Search | None = None
     """The study as Optuna itself reads it, after a launcher has made it agree with the records."""
     address = storage_address(storage, layout.root)
     subject = GlueSubject(layout, study_of(points, search=search))
-    return Sweep(subject, storage_at(address), lease_seconds=0.0).show()
+    return OptunaStudy(subject, storage_at(address), lease_seconds=0.0).show()
 
 
 def fail_part(part: Part, claim: int, error: str) -> None:

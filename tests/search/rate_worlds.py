@@ -22,7 +22,7 @@ from neobert.runs.run_file import RunFile
 from neobert.runs.work import Part, Work
 from neobert.runs.worker import Worker
 from neobert.search.storages import STORAGE_VARIABLE, address_of_environment, storage_address, storage_at
-from neobert.search.study import Sweep
+from neobert.search.study import OptunaStudy
 from neobert.search.subjects import RateSubject
 from tests.support import forking
 
@@ -35,9 +35,9 @@ class DummySweep(RateSweep):
 
     _seconds: float = PrivateAttr(0.0)
 
-    def study(self, layout: Layout) -> Sweep:
+    def study(self, layout: Layout) -> OptunaStudy:
         """The Optuna study of the sweep, in the storage of the environment."""
-        return Sweep(RateSubject(layout, self), storage_at(address_of_environment(layout.root)))
+        return OptunaStudy(RateSubject(layout, self), storage_at(address_of_environment(layout.root)))
 
     def ask(self, layout: Layout) -> tuple[Part, Claim] | None:
         return self.study(layout).take() if self.search else None

@@ -5,6 +5,7 @@ import signal
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,10 +13,12 @@ from hypothesis import strategies as st
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 
 from neobert.errors import RunFailed
+from neobert.executors import selection
 from neobert.executors.selection import best_of_grid, best_trial
-from neobert.files import read_lines
+from neobert.files import read_json, read_lines
 from neobert.identity import plain
 from neobert.recipe import Point
+from neobert.runs import records
 from neobert.runs.claims import ClaimLost, acquire
 from neobert.runs.index import Index
 from neobert.runs.layout import Layout
@@ -85,6 +88,37 @@ def test_a_pruned_trial_has_a_record_of_the_search_but_none_of_its_own(
     assert best.id not in {each.trials[0].id for each in pruned}
 
 
+def test_a_new_worker_reads_only_records_that_have_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    layout, search = Layout(tmp_path), search_by("random", 6, seeds=(0, 1))
+    work_through(layout, 0, search=search)
+    parts = study_of(0, search=search).search_trials(layout)
+    outcomes = [part.outcome for each in parts for part in (each, *each.trials)]
+    monkeypatch.setattr(records, "MANY_FILES", 1)
+    read: list[Path] = []
+    monkeypatch.setattr(records, "read_json", lambda path: read.append(path) or read_json(path))
+
+    def read_by_a_new_worker() -> list[Path]:
+        read.clear()
+        monkeypatch.setattr(records, "_contents", {})
+        study = study_of(0, search=search)
+        study.read_ahead(layout)
+        assert [part.outcome for each in study.search_trials(layout) for part in (each, *each.trials)] == outcomes
+        return read
+
+    assert len(read_by_a_new_worker()) == 6 + 6 * 3, "requests and records"
+    assert read_by_a_new_worker() == []
+    torn = parts[2].trials[1]
+    whole = torn.record.read_bytes()
+    torn.record.write_bytes(whole.replace(b"1", b"2"))
+    outcomes[2 * 3 + 2] = None
+    assert read_by_a_new_worker() == [torn.record] and not parts[2].is_done
+    torn.record.write_bytes(whole)
+    outcomes[2 * 3 + 2] = torn.outcome
+    for summary in (tmp_path / parts[0].study.folder / "summaries").iterdir():
+        summary.write_bytes(summary.read_bytes()[:-9])
+    assert len(read_by_a_new_worker()) == 6 + 6 * 3
+
+
 def test_a_killed_search_is_resumed_by_the_next_worker(tmp_path: Path) -> None:
     layout, search = Layout(tmp_path), search_by("random", 4, seeds=(5,))
     (tmp_path / "kill-seed5").touch()
@@ -120,6 +154,28 @@ def test_the_best_point_has_the_best_mean_over_the_seeds_and_is_the_first_seed_s
     assert best.mean == pytest.approx(max(means.values())) and set(best.by_seed) == {1, 2}
     trial, score = best_trial(layout, study)
     assert (trial.point, trial.study.seed, score) == (best.point, 2, pytest.approx(best.mean))
+
+
+def test_weights_of_a_mean_that_another_worker_publishes_meanwhile_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layout, search = Layout(tmp_path), search_by("random", 2)
+    assert work_through(layout, 0, search=search) == 0
+    study = study_of(0, search=search)
+    best, _ = best_trial(layout, study)
+    best.weights.touch()
+    mean = study.search_trial(layout, best.point).record
+    held_back = mean.rename(tmp_path / "held back")
+
+    def publish_after_look_up(*arguments: Any) -> Any:
+        found = best_trial(*arguments)
+        held_back.rename(mean)
+        return found
+
+    monkeypatch.setattr(selection, "_studies_of_same_weights", lambda *_: [study])
+    monkeypatch.setattr(selection, "best_trial", publish_after_look_up)
+    selection.drop_beaten_weights(layout, study)
+    assert best.weights.exists() and mean.exists()
 
 
 def test_wilcoxon_compares_the_scores_of_seeds(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from neobert.runs.records import read_record
 from neobert.runs.work import Part
 from neobert.search import storages
 from neobert.search.storages import STORAGE_VARIABLE, FolderLock, LockLost, storage_address, storage_at
-from neobert.search.study import Sweep, open_studies
+from neobert.search.study import OptunaStudy, open_studies
 from neobert.search.subjects import GlueSubject, tenth_of_epoch
 from tests.search.grid_worlds import (
     assert_exactly_once,
@@ -98,7 +98,7 @@ def test_a_trial_is_shown_as_running_with_its_reports_until_it_ends_or_its_worke
 
     def shown() -> list[tuple[str, int]]:
         subject = GlueSubject(layout, study_of(1))
-        trials = Sweep(subject, storage_at(storage_address(storage, tmp_path))).opened().trials
+        trials = OptunaStudy(subject, storage_at(storage_address(storage, tmp_path))).opened().trials
         return [(trial.state.name, len(trial.intermediate_values)) for trial in trials]
 
     until((tmp_path / "inside-0-1").exists)
@@ -234,23 +234,23 @@ def test_of_two_trials_of_one_attempt_the_one_that_its_worker_tells_counts(
 ) -> None:
     """A server that fails after it has answered leaves a trial behind, and the worker asks again. It ends while another
     worker compares the study with the records."""
-    layout, mark, live_claims, ends = Layout(tmp_path), Sweep._mark, Sweep._live_claims, ExitStack()
+    layout, mark, live_claims, ends = Layout(tmp_path), OptunaStudy._mark, OptunaStudy._live_claims, ExitStack()
     (dummy,) = dummies(layout, 1)
 
     def fail_once(*arguments: Any) -> None:
         mark(*arguments)
-        monkeypatch.setattr(Sweep, "_mark", mark)
+        monkeypatch.setattr(OptunaStudy, "_mark", mark)
         raise OSError("the server is away")
 
     def end_first(*arguments: Any) -> Any:
         ends.close()
         return live_claims(*arguments)
 
-    monkeypatch.setattr(Sweep, "_mark", fail_once)
+    monkeypatch.setattr(OptunaStudy, "_mark", fail_once)
     claim = ends.enter_context(claimed(layout, dummy.id))
     reports = ends.enter_context(dummy.study.sweep(layout).running(dummy, claim))
     dummy.study._run(dummy, claim, reports)
-    monkeypatch.setattr(Sweep, "_live_claims", end_first)
+    monkeypatch.setattr(OptunaStudy, "_live_claims", end_first)
     for _ in range(2):
         assert states(layout, 1, "journal", dummy) == [(1, "FAIL"), (1, "COMPLETE")]
     assert "made again" not in caplog.text

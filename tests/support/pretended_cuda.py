@@ -322,6 +322,7 @@ def pretended_cuda() -> Iterator[PretendedGPU]:
         patches: list[tuple[Any, str, Any]] = [
             *((torch.cuda, name, value) for name, value in _cuda_stubs(gpu).items()),
             (nn.Module, "to", _move_module),
+            (torch.compiler, "cudagraph_mark_step_begin", lambda: None),  # imports a compiler
             (nvtx, "range_push", lambda message: 0),
             (nvtx, "range_pop", lambda: 0),
             (Tensor, "record_stream", lambda tensor, stream: None),

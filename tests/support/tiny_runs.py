@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,12 @@ from safetensors.torch import load_file
 from neobert.execution import Execution
 from neobert.executors.preparation import open_specified
 from neobert.executors.pretraining import open_trainer
+from neobert.executors.ranks import JobRank
 from neobert.files import read_lines
 from neobert.kinds.contrastive import ContrastiveRun
 from neobert.kinds.glue import GlueStudy
 from neobert.kinds.pretraining import PretrainingRun
-from neobert.processes import REPOSITORY, StopRequest
+from neobert.processes import KEY_VARIABLE, REPOSITORY, StopRequest
 from neobert.recipe import (
     Data,
     Initialization,
@@ -32,9 +34,11 @@ from neobert.runs.claims import Claim, acquire
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import SourceSpecification, read_run_file, write_run_file
 from neobert.runs.worker import Worker, open_parts
-from neobert.training.distributed import ALONE
+from neobert.slurm.job import attempt_variables
+from neobert.training.distributed import ALONE, Process
 from neobert.training.pretraining import PretrainingTrainer
-from tests.support.forking import ForkedProcess, start_worker
+from tests.slurm.configuration import free_ports
+from tests.support.forking import WORKER, ForkedProcess, start_worker
 from tests.support.small_models import small_model
 from tests.support.waiting import until
 
@@ -128,20 +132,24 @@ def claimed(layout: Layout, name: str) -> Iterator[Claim]:
         yield claim
 
 
-def worker(root: Path, *references: str, variables: Mapping[str, str] | None = None) -> ForkedProcess:
+def worker(
+    root: Path, *references: str, variables: Mapping[str, str] | None = None, program: str = WORKER
+) -> ForkedProcess:
     """A worker as a process of its own; `variables`, which nothing reads at import, join its environment."""
     alone = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_")}
     environment = alone | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)} | dict(variables or {})
-    return start_worker(["--runs", str(root), *references], environment)
+    return start_worker(["--runs", str(root), *references], environment, program)
 
 
 def slurm_tasks(
-    root: Path, *references: str, count: int, nodes: str = "node[1-2]", job: str = "7"
+    root: Path, *references: str, count: int, nodes: str = "node[1-2]", job: str = "7", program: str = WORKER
 ) -> list[ForkedProcess]:
-    """What srun starts: `count` times the same command, each with its variables."""
+    """What a step of a job starts: `count` times the same command, each with its variables."""
     step = {"SLURM_JOB_ID": job, "SLURM_STEP_ID": "0", "SLURM_NTASKS": str(count), "SLURM_JOB_NODELIST": nodes}
-    ranks = [{"SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank)} for rank in range(count)]
-    return [worker(root, *references, variables=step | rank) for rank in ranks]
+    (port,) = free_ports(1)
+    first = JobRank(attempt_variables(step)[KEY_VARIABLE], Process(0, count), port=port)
+    ranks = [replace(first, process=Process(rank, count)) for rank in range(count)]
+    return [worker(root, *references, variables=step | rank.variables(), program=program) for rank in ranks]
 
 
 def ends(processes: list[ForkedProcess]) -> tuple[list[int], str]:

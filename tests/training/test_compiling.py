@@ -1,4 +1,4 @@
-"""Compiled models: when compiling pays, that it happens before the steps and never again, and what it changes."""
+"""Compiled models: when models are compiled, that it happens before the steps and never again, and what it changes."""
 
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -7,23 +7,22 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch._dynamo.testing import CompileCounter
 from torch._inductor import config as inductor
 
+from neobert.execution import CompileWord
 from neobert.kinds.pretraining import PretrainingRun
 from neobert.recipe import Precision
 from neobert.runs.layout import Layout
 from neobert.training import compiling, pretraining
 from neobert.training.compiling import (
     MOST_SIZES,
+    UPDATES_WORTH_COMPILING,
     Part,
-    Remainder,
     TrialStep,
     compile_model,
     compile_parts,
-    compiling_pays,
+    wants_compiling,
 )
 from neobert.training.loop import Step
 from neobert.training.pretraining import PretrainingTrainer
@@ -89,33 +88,25 @@ class Counting(torch.nn.Module):
 def test_a_trial_leaves_buffers_as_they_were_and_allows_weights_without_a_gradient() -> None:
     part = Counting()
     trial = TrialStep(part, lambda: part(torch.ones(2)).sum(), "fp32", torch.device("cpu"))
-    assert trial.seconds() >= 0 and part.passes == 0, "a resumed run would go on with other values"
+    trial.run()
+    assert part.passes == 0, "a resumed run would go on with other values"
 
 
-# Whether it pays
-
-
-@given(
-    taken=st.floats(1e-4, 10),
-    layers=st.integers(1, 48),
-    left=st.tuples(st.integers(0, 10**7), st.integers(0, 10**7)),
-    slots_ratio=st.floats(1, 1.1),
-    shapes=st.integers(1, 50),
-    precision=st.sampled_from(["fp32", "bf16"]),
+@pytest.mark.parametrize(
+    ("word", "device", "few", "many"),
+    [
+        ("auto", "cuda", False, True),
+        ("auto", "cpu", False, False),
+        ("on", "cpu", True, True),
+        ("off", "cuda", False, False),
+    ],
 )
-def test_the_more_is_left_the_sooner_compiling_pays(
-    taken: float, layers: int, left: tuple[int, int], slots_ratio: float, shapes: int, precision: Precision
+def test_auto_compiles_on_a_gpu_where_enough_updates_are_due(
+    word: CompileWord, device: str, few: bool, many: bool
 ) -> None:
-    """And the less padding it costs, the fewer sizes are compiled; as on a CPU, with an hour as the least."""
-
-    def pays(passes: int, seconds: float = taken, slots_ratio: float = 1.0, shapes: int = 1) -> bool:
-        remainder = Remainder(passes, seconds, slots_ratio, shapes)
-        return compiling_pays([remainder], layers, torch.device("cpu"), precision, 3600.0)
-
-    fewer, more = sorted(left)
-    assert pays(fewer) <= pays(more) and pays(fewer) <= pays(fewer, 2 * taken)
-    assert not pays(0) and pays(10**8)
-    assert pays(more, taken, slots_ratio) <= pays(more) and pays(more, shapes=shapes) <= pays(more)
+    updates = (UPDATES_WORTH_COMPILING - 1, UPDATES_WORTH_COMPILING)
+    assert [wants_compiling(word, torch.device(device), count) for count in updates] == [few, many]
+    assert wants_compiling(word, torch.device(device)) == many, "of pre-training"
 
 
 # Recompiles
@@ -255,7 +246,7 @@ def no_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
 def test_auto_trains_eagerly_without_a_compiler_in_one_sentence(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(pretraining, "compiling_pays", lambda *_: True)
+    monkeypatch.setattr(compiling, "AUTO_DEVICES", ("cpu",))
     run = compiled_run()
     trainer = begun(beside(tmp_path / "auto", corpus), run, "auto")
     said = capsys.readouterr().err.splitlines()

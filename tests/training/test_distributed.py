@@ -2,10 +2,10 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from datetime import timedelta
 from itertools import count
 from pathlib import Path
@@ -18,16 +18,18 @@ from torch.distributed import DistError, HashStore
 
 from neobert.errors import RunFailed
 from neobert.execution import Execution
-from neobert.executors import make_trainer, ranks
-from neobert.executors.ranks import JobRank, find_rendezvous, has_ended, host_ranks
+from neobert.executors import make_trainer
+from neobert.executors.ranks import JobRank, Rendezvous, find_rendezvous, host_ranks
 from neobert.executors.training import join_runs
 from neobert.files import read_json, read_lines
 from neobert.processes import Stopped, StopRequest
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import read_run_file
+from neobert.slurm.job import set_rank_variables
 from neobert.training import checkpoints, distributed
 from neobert.training.distributed import Process, set_up_device
 from neobert.training.trainer import engine_class
+from tests.slurm.configuration import free_ports
 from tests.support import forking
 from tests.support.tiny_runs import (
     STEPS,
@@ -51,25 +53,37 @@ from tests.support.tiny_runs import (
 )
 
 STEP = {
+    "SUBMITIT_EXECUTOR": "slurm",
     "SLURM_JOB_ID": "7",
     "SLURM_STEP_ID": "0",
     "SLURM_NTASKS": "4",
+    "SLURM_JOB_NUM_NODES": "2",
+    "SLURM_NODEID": "1",
     "SLURM_PROCID": "3",
+    "SLURM_LOCALID": "1",
     "SLURM_JOB_NODELIST": "node[1-2]",
 }
 EXECUTION = Execution(threads=1, processes=2, micro_batch_tokens=128, checkpoint_interval_steps=5)
-FIRST, SECOND = (JobRank("slurm-7-0-0-x", Process(rank, 2)) for rank in range(2))
 BRIEF = timedelta(seconds=0.3)
 HOST = """
 import sys, time
-from pathlib import Path
 from neobert.executors.ranks import JobRank, host_ranks
-from neobert.runs.layout import Layout
 from neobert.training.distributed import Process
-with host_ranks(Layout(Path(sys.argv[1])), JobRank(sys.argv[2], Process(0, 2))):
-    print("here", flush=True)
+with host_ranks(JobRank("attempt", Process(0, 2))) as rendezvous:
+    print(rendezvous.store.port, flush=True)
     time.sleep(60)
 """
+
+
+def first_of(count: int) -> JobRank:
+    """Rank 0 of some, which listens on a port that is free."""
+    return JobRank("attempt", Process(0, count))
+
+
+def beside_first(rendezvous: Rendezvous, rank: int = 1) -> JobRank:
+    """Another rank of the attempt."""
+    place = first_of(rendezvous.process.count)
+    return replace(place, process=Process(rank, place.process.count), port=rendezvous.store.port)
 
 
 @pytest.fixture(scope="module")
@@ -89,13 +103,20 @@ def apart(local: Trainable, tmp_path: Path) -> Trainable:
     return root, local[1]
 
 
-def test_a_step_of_slurm_says_who_a_process_is() -> None:
-    task = JobRank.of_environment(STEP)
-    assert task is not None and task.process == Process(3, 4) and "/" not in task.key
-    assert JobRank.of_environment({**STEP, "SLURM_NTASKS": "1"}) is None
-    assert JobRank.of_environment({}) is None
-    outside = {name: value for name, value in STEP.items() if name != "SLURM_STEP_ID"}
-    assert JobRank.of_environment(outside) is None, "a batch script or a shell of an allocation is no task"
+def named(monkeypatch: pytest.MonkeyPatch, environment: dict[str, str]) -> JobRank | None:
+    """The rank that a task of a job reads from its variables."""
+    monkeypatch.setattr(os, "environ", dict(environment))
+    set_rank_variables()
+    return JobRank.of_environment(os.environ)
+
+
+def test_a_step_of_slurm_says_who_a_process_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = named(monkeypatch, STEP)
+    assert task is not None and (task.process, task.address) == (Process(3, 4), "node1") and task.port < 32768
+    assert os.environ["LOCAL_RANK"] == "1" and "CUDA_VISIBLE_DEVICES" not in os.environ
+    handed_on = first_of(4).variables()
+    assert named(monkeypatch, STEP | handed_on) == task, "those of the shell that submitted the job"
+    assert named(monkeypatch, {**STEP, **handed_on, "SLURM_NTASKS": "1"}) is None
 
 
 @pytest.mark.parametrize(
@@ -107,15 +128,21 @@ def test_a_step_of_slurm_says_who_a_process_is() -> None:
         {"SLURM_JOB_NODELIST": "node[3-4]"},
     ],
 )
-def test_another_copy_of_a_job_has_another_key(change: dict[str, str]) -> None:
+def test_another_copy_of_a_job_has_another_key_and_port(
+    monkeypatch: pytest.MonkeyPatch, change: dict[str, str]
+) -> None:
     """SLURM_RESTART_COUNT alone does not tell copies apart: a controller's crash may start a job twice without it."""
-    tasks = [JobRank.of_environment(environment) for environment in (STEP, STEP | change, STEP | {"SLURM_PROCID": "0"})]
-    keys = [task.key for task in tasks if task is not None]
-    assert keys[0] != keys[1] and keys[0] == keys[2]
+    tasks = [named(monkeypatch, environment) for environment in (STEP, STEP | change, STEP | {"SLURM_PROCID": "0"})]
+    (one, other, first) = [(task.key, task.port) for task in tasks if task is not None]
+    assert one[0] != other[0] and one[1] != other[1] and one == first
 
 
-def test_a_rank_started_here_knows_its_place_even_inside_a_step_of_slurm() -> None:
-    assert JobRank.of_environment(STEP | SECOND.variables()) == SECOND
+def test_ranks_are_read_from_torchs_variables() -> None:
+    second = JobRank("attempt", Process(1, 2), "node1", 29500)
+    assert JobRank.of_environment(second.variables()) == second
+    assert JobRank.of_environment({}) is None and JobRank.of_environment({"RANK": "0", "WORLD_SIZE": "1"}) is None
+    with pytest.raises(ValueError, match="WORLD_SIZE is 2: set MASTER_ADDR, MASTER_PORT, RANK too, or unset it"):
+        JobRank.of_environment({"WORLD_SIZE": "2"})
 
 
 @pytest.mark.parametrize(("local_rank", "gpus", "taken"), [("2", 4, 2), ("2", 1, 0), ("0", 8, 0)])
@@ -130,7 +157,10 @@ def test_a_task_takes_its_gpu_or_the_only_one_it_sees(
     monkeypatch.setattr(torch.cuda, "set_device", current.append)
     cudnn: list[bool] = []
     monkeypatch.setattr(torch.backends.cuda, "enable_cudnn_sdp", cudnn.append)
+    kernels: list[torch.device] = []
+    monkeypatch.setattr(distributed, "choose_flash_attention", kernels.append)
     assert set_up_device() == torch.device("cuda", taken)
+    assert current == kernels == [torch.device("cuda", taken)]
     assert current == [torch.device("cuda", taken)], "events and streams would belong to another"
     assert cudnn == [False], "it would plan for every new shape"
 
@@ -241,12 +271,10 @@ def test_ranks_in_a_collective_that_hangs_end_when_another_has_failed(
     """As NCCL's does, which waits for a rank that is gone; destroying its group waits too. The error of the rank that
     failed is left for status."""
     root, run = apart
-    step = {**os.environ, "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_NTASKS": "2"}
     arguments = [str(root), run.reference, str(rank), str(can_be_aborted)]
-    tasks = [
-        forking.start_worker(arguments, {**step, "SLURM_PROCID": str(number)}, program="tests.training.hanging_ranks")
-        for number in range(2)
-    ]
+    first = replace(first_of(2), port=free_ports(1)[0])
+    places = [{**os.environ, **replace(first, process=Process(number, 2)).variables()} for number in range(2)]
+    tasks = [forking.start_worker(arguments, place, program="tests.training.hanging_ranks") for place in places]
     said = [task.communicate(timeout=200)[1].decode() for task in tasks]
     assert [task.returncode for task in tasks] == [1, 1] and "destroying the group hangs" not in "".join(said), said
     error = read_json(root / run.reference / "error.json")
@@ -286,91 +314,80 @@ def test_no_step_is_saved_whose_collectives_were_aborted(local: Trainable, monke
 # How ranks meet
 
 
-def test_a_rank_without_a_sign_of_life_of_the_first_gives_up_in_one_sentence(
+def test_a_rank_that_cannot_reach_the_first_gives_up_in_one_sentence(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert join_runs(Layout(tmp_path), SECOND, StopRequest(), make_trainer, timeout=BRIEF) == 1
-    said = capsys.readouterr().err
-    assert said == f"process 1 of 2 of {SECOND.key} gives up: rank 0 sent no heartbeat for 0.3 s\n"
+    place = JobRank("attempt", Process(1, 2), port=free_ports(1)[0])
+    assert join_runs(Layout(tmp_path), place, StopRequest(), make_trainer, timeout=BRIEF) == 1
+    where = f"127.0.0.1:{place.port}"
+    said = f"process 1 of 2 of attempt gives up: rank 0 did not listen at {where} for 0.3 s\n"
+    assert capsys.readouterr().err == said
 
 
-def test_a_rank_waits_while_the_first_lives(tmp_path: Path) -> None:
-    """The first one may wait for another attempt's claim for hours."""
-    layout, codes = Layout(tmp_path), []
-    with host_ranks(layout, FIRST):
-        thread = threading.Thread(
-            target=lambda: codes.append(join_runs(layout, SECOND, StopRequest(), make_trainer, timeout=BRIEF))
-        )
-        thread.start()
-        thread.join(timeout=0.8)
-        assert thread.is_alive()
-    thread.join(timeout=30)
-    assert codes == [0]
+def test_a_rank_waits_while_the_first_lives_and_the_first_for_a_late_rank(tmp_path: Path) -> None:
+    """The first one may wait for another claim for hours, or find that all is done before others have come."""
+    codes: list[int] = []
+
+    def come(place: JobRank) -> None:
+        codes.append(join_runs(Layout(tmp_path), place, StopRequest(), make_trainer, timeout=BRIEF))
+
+    with host_ranks(first_of(3)) as rendezvous:
+        early, late = (threading.Thread(target=come, args=[beside_first(rendezvous, rank)]) for rank in (1, 2))
+        early.start()
+        early.join(timeout=0.8)
+        assert early.is_alive()
+        threading.Timer(0.5, late.start).start()
+    early.join(timeout=30)
+    late.join(timeout=30)
+    assert codes == [0, 0]
 
 
-def test_a_rank_gives_up_when_the_first_dies(tmp_path: Path) -> None:
-    first = subprocess.Popen([sys.executable, "-c", HOST, str(tmp_path), FIRST.key], stdout=subprocess.PIPE)
-    assert first.stdout is not None and first.stdout.readline()
-    second = find_rendezvous(Layout(tmp_path), SECOND, BRIEF)
-    assert second is not None
+def test_a_rank_gives_up_when_the_first_dies() -> None:
+    first = subprocess.Popen([sys.executable, "-c", HOST], stdout=subprocess.PIPE)
+    assert first.stdout is not None
+    place = JobRank("attempt", Process(1, 2), port=int(first.stdout.readline()))
+    second = find_rendezvous(place, BRIEF)
     first.kill()
     first.communicate()
     with pytest.raises(DistError):
         second.next_run()
-    assert not has_ended(Layout(tmp_path), SECOND)
-    with pytest.raises(RunFailed, match="sent no heartbeat"):  # its address is followed by nobody
-        find_rendezvous(Layout(tmp_path), SECOND, BRIEF)
+    with pytest.raises(RunFailed, match="did not listen"):
+        find_rendezvous(place, BRIEF)
 
 
-def test_a_node_is_called_by_the_first_of_its_names_that_is_known_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The host's own name need not be resolvable on other nodes of a cluster; SLURM's name of the node may be."""
-    own = ranks.own_names({"SLURMD_NODENAME": "node7"})
-    assert own == [socket.gethostname(), "node7"] and ranks.own_names({}) == own[:1]
-
-    def resolve(host: str, port: None) -> list[object]:
-        if host != "node7":
-            raise socket.gaierror("Name or service not known")
-        return []
-
-    monkeypatch.setattr(socket, "getaddrinfo", resolve)
-    assert ranks.first_known(["inner-7", "node7"]) == "node7"
-    assert ranks.first_known(["inner-7", "inner-8"]) == "inner-7"
-
-
-def test_one_attempt_of_a_job_has_one_process_a_rank(tmp_path: Path) -> None:
-    layout = Layout(tmp_path)
-    with host_ranks(layout, FIRST):
-        with pytest.raises(RunFailed, match="both claim to be rank 0"), host_ranks(layout, FIRST):
+def test_one_attempt_of_a_job_has_one_process_a_rank_and_none_of_another_attempt() -> None:
+    """A requeued job may have a rank of its last attempt left."""
+    with host_ranks(first_of(2)) as rendezvous:
+        place = beside_first(rendezvous)
+        again = replace(place, process=Process(0, 2))
+        with pytest.raises(RunFailed, match=f"cannot listen on port {place.port}"), host_ranks(again):
             pass
-        second = find_rendezvous(layout, SECOND)
-        assert second is not None
-        with pytest.raises(RunFailed, match=f"another process has already joined as {SECOND}"):
-            find_rendezvous(layout, SECOND)
+        with pytest.raises(RunFailed, match="is not rank 0 of the last attempt"):
+            find_rendezvous(replace(place, key="the last attempt"))
+        second = find_rendezvous(place)
+        with pytest.raises(RunFailed, match=f"another process has already joined as {place}"):
+            find_rendezvous(place)
         second.store.set("goodbye 1", "")
 
 
-def test_a_run_to_which_not_all_come_names_who_is_missing(tmp_path: Path) -> None:
-    layout, first = Layout(tmp_path), JobRank(FIRST.key, Process(0, 3))
-    with host_ranks(layout, first) as rendezvous:
+def test_a_run_to_which_not_all_come_names_who_is_missing() -> None:
+    with host_ranks(first_of(3), BRIEF) as rendezvous:
         with (
             pytest.raises(RunFailed, match=r"1 of 3 ranks of run r joined within 0\.3 s; missing: 1, 2"),
             rendezvous.lead("r", EXECUTION, StopRequest(), print, BRIEF),
         ):
             pass
-        late = find_rendezvous(layout, JobRank(FIRST.key, Process(1, 3)))
-        assert late is not None
+        late = find_rendezvous(beside_first(rendezvous))
         rendezvous.store.set("done", "")
         assert late.next_run() is None, "nobody may come to what is over"
 
 
-def test_a_rank_that_came_to_a_run_that_was_given_up_comes_to_the_next(tmp_path: Path) -> None:
+def test_a_rank_that_came_to_a_run_that_was_given_up_comes_to_the_next() -> None:
     """It must not wait for the process group, which is never formed."""
-    layout, first = Layout(tmp_path), JobRank(FIRST.key, Process(0, 3))
     found: list[str] = []
 
-    def come() -> None:
-        rendezvous = find_rendezvous(layout, JobRank(FIRST.key, Process(1, 3)))
-        assert rendezvous is not None
+    def come(place: JobRank) -> None:
+        rendezvous = find_rendezvous(place)
         while (run := rendezvous.next_run()) is not None:
             try:
                 with rendezvous.join(run):
@@ -378,25 +395,25 @@ def test_a_rank_that_came_to_a_run_that_was_given_up_comes_to_the_next(tmp_path:
             except RunFailed as error:
                 found.append(str(error))
 
-    with host_ranks(layout, first) as rendezvous:
-        thread = threading.Thread(target=come, daemon=True)
+    with host_ranks(first_of(3), BRIEF) as rendezvous:
+        thread = threading.Thread(target=come, args=[beside_first(rendezvous)], daemon=True)
         thread.start()
         for run_id in ("r", "s"):
             with (
                 pytest.raises(RunFailed, match=f"2 of 3 ranks of run {run_id} joined"),
-                rendezvous.lead(run_id, EXECUTION, StopRequest(), print, timedelta(seconds=3)),
+                rendezvous.lead(run_id, EXECUTION, StopRequest(), print, timedelta(seconds=1)),
             ):
                 pass
     thread.join(timeout=30)
     for run_id, said in zip("rs", found, strict=True):
-        assert f"2 of 3 ranks of run {run_id} joined within 3 s; missing: 2" in said
+        assert f"2 of 3 ranks of run {run_id} joined within 1 s; missing: 2" in said
 
 
-def test_a_stop_before_all_have_met_made_no_progress(tmp_path: Path) -> None:
+def test_a_stop_before_all_have_met_made_no_progress() -> None:
     stop = StopRequest()
     stop.request()
     with (
-        host_ranks(Layout(tmp_path), FIRST) as rendezvous,
+        host_ranks(first_of(2), BRIEF) as rendezvous,
         pytest.raises(Stopped) as stopped,
         rendezvous.lead("r", EXECUTION, stop, print),
     ):

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
+from ablations.launch.request import Place
 from ablations.launch.submit import PlannedJob, Submitter
 from ablations.loading import papers
-from ablations.request import Place
 from ablations.run import main
 from neobert.processes import REPOSITORY
 from neobert.runs.claims import acquire

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,12 +14,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ablations import request, run
-from ablations.launch import execute, submit
+from ablations import run
+from ablations.launch import checks, execute, request, submit
 from ablations.launch.execute import plan_locally
 from neobert import processes
 from neobert.execution import Execution
 from neobert.processes import available_cores, visible_gpus, worker_environment
+from sweeps import glue_grid
+from tests.support.external_models import bert, save, seeded
 
 Started = list[tuple[str | None, tuple[str, ...]]]
 """Of each worker the GPUs that it sees, and the kinds of its units."""
@@ -26,11 +29,13 @@ Started = list[tuple[str | None, tuple[str, ...]]]
 
 @pytest.fixture
 def gpus(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
-    """As many GPUs as a test puts under `count`, on 16 cores."""
-    has = {"count": 0}
-    for module in (request, execute):
+    """As many GPUs as a test puts under `count`, with `memory` bytes each, on 16 cores."""
+    has = {"count": 0, "memory": 10 * 10**9}
+    for module in (request, execute, checks):
         monkeypatch.setattr(module, "visible_gpus", lambda: tuple(map(str, range(has["count"]))))
+    for module in (request, execute):
         monkeypatch.setattr(module, "available_cores", lambda: 16)
+    monkeypatch.setattr(checks, "gpu_memory_bytes", lambda: has["memory"])
     return has
 
 
@@ -60,11 +65,17 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Started:
             [("0,1", ("pretraining",)), ("2,3", ("pretraining",)), *((str(index), ("glue",)) for index in range(4))],
         ),
         (4, ["--gpus", "3", "--engine", "zero2", "--workers", "1"], [("0,1,2", ("pretraining",)), ("0", ("glue",))]),
+        (1, ["--workers", "3"], [("0", ("pretraining",)), *[("0", ("glue",))] * 3]),
+        (
+            2,
+            ["--gpus", "2", "--workers", "3"],
+            [("0,1", ("pretraining",)), ("0", ("glue",)), ("1", ("glue",)), ("0", ("glue",))],
+        ),
         (0, ["--workers", "2"], [(None, ("glue", "pretraining"))] * 2),
         (0, ["--gpus", "16"], [(None, ("pretraining",)), *[(None, ("glue",))] * 16]),
     ],
 )
-def test_no_two_processes_share_a_gpu(
+def test_only_trials_share_a_gpu_and_only_if_asked_to(
     gpus: dict[str, int],
     started: Started,
     tmp_path: Path,
@@ -82,6 +93,21 @@ def test_no_two_processes_share_a_gpu(
     wanted = int(flags[flags.index("--gpus") + 1]) if "--gpus" in flags else 1
     assert execution["processes"] == wanted
     assert execution["engine"] == ("zero2" if "zero2" in flags else "ddp")
+
+
+@pytest.mark.usefixtures("toy_scale")
+def test_a_grid_of_a_trained_variant_shares_a_gpu_and_one_of_another_model_does_not(
+    gpus: dict[str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The memory of a variant's trials is known, also where nothing is left to pre-train."""
+    flags = ["--task", "rte", "--cluster", "here", "--runs", str(tmp_path)]
+    assert run.main(["--variant", "M0", "--stages", "pretrain", *flags[2:]]) == 0
+    gpus["count"], begun = 1, list[int]()
+    monkeypatch.setattr(processes, "work_here", lambda *_, environments, **__: begun.append(len(environments)) or 0)
+    assert glue_grid.main(["--variant", "M0", "--workers", "3", *flags]) == 0 and begun == [3]
+    model = save(seeded(bert), tmp_path / "model")
+    assert glue_grid.main(["--model", str(model), "--workers", "3", *flags]) == 2
+    assert "which only trials of fine-tuning a variant share: take 1 or fewer" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -109,8 +135,10 @@ def test_failed_pre_training_keeps_nothing_else_from_starting(
     ("count", "flags", "sentence"),
     [
         (2, ["--gpus", "8"], "8 GPUs for a run are requested, but this machine has 2 GPUs"),
-        (1, ["--workers", "8"], "8 workers are requested, but this machine has 1 GPU: each process needs its own"),
-        (0, ["--gpus", "17"], "17 GPUs or processes are requested, but this machine has no GPU and 16 cores"),
+        (1, ["--workers", "8"], "8 workers are requested, but this machine has 1 GPU of 10.0 GB, and a trial of glue "),
+        (2, ["--workers", "8"], " takes up to 2.5 GB: take 6 or fewer"),
+        (1, ["--workers", "2", "--stages", "pretrain"], "which only trials of fine-tuning a variant share: take 1 or"),
+        (0, ["--gpus", "17"], "17 GPUs for a run are requested, but this machine has no GPU and 16 cores"),
         (8, ["--gpus", "100000000"], "gpus_per_node = 100000000: Input should be less than or equal to 1000"),
         (8, ["--gpus", "8", "--engine", "single"], "engine single trains in one process"),
         (8, ["--engine", "zero2"], "say how many with --gpus"),
@@ -230,24 +258,27 @@ def test_the_first_variable_that_is_set_counts(monkeypatch: pytest.MonkeyPatch) 
     threads=st.integers(1, 64),
     count=st.integers(1, 8),
     open_parts=st.integers(0, 50),
-    workers=st.none() | st.integers(1, 8),
+    workers=st.none() | st.integers(1, 24),
 )
-def test_workers_never_share_a_gpu_and_idle_for_no_part(
+def test_training_never_shares_a_gpu_fine_tuning_does_so_evenly_and_no_worker_idles(
     gpus: int, cores: int, threads: int, count: int, open_parts: int, workers: int | None
 ) -> None:
     execution = Execution(threads=threads, processes=count, micro_batch_tokens=1, checkpoint_interval_steps=1)
     names = tuple(map(str, range(gpus)))
-    if gpus and max(count, workers or 1) > gpus:
+    if gpus and count > gpus:
         return  # refused before
     plan = plan_locally(names, cores, execution, open_parts, workers)
     assert plan.workers == workers or plan.workers <= max(1, open_parts)
     assert 1 <= plan.threads <= threads and (plan.threads == 1 or plan.threads * plan.workers <= cores)
-    runs: Any = [SimpleNamespace(id="a", job="pretrain"), SimpleNamespace(id="b", job="glue")]
+    runs: Any = [SimpleNamespace(id=job, job=job) for job in ("pretrain", "mteb", "glue")]
     phases = plan.phases(runs)
     assert [run for batch, _ in phases for run in batch] == runs
-    for _, workers_gpus in phases:
-        used = [name for seen in workers_gpus if seen is not None for name in seen.split(",")]
-        assert len(used) == len(set(used)) and set(used) <= set(names)
+    for batch, workers_gpus in phases:
+        used = Counter(name for seen in workers_gpus if seen is not None for name in seen.split(","))
+        assert used.keys() <= set(names)
+        most = -(-plan.workers // gpus) if gpus and [run.job for run in batch] == ["glue"] else 1
+        assert all(most - 1 <= shared <= most for shared in used.values())
+    assert len(phases[-1][1]) == plan.workers, "all workers fine-tune"
 
 
 def test_a_worker_has_cudas_variables_unless_the_user_has_set_them(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,6 +24,11 @@ SLURM_ONLY = ("partition", "account", "qos", "constraint", "memory_gb", "hours",
 """Resources that only apply when jobs are submitted."""
 
 
+def gpus_in_words(count: int) -> str:
+    """Return "1 GPU" or "2 GPUs"."""
+    return f"{count} GPU{'s' * (count != 1)}"
+
+
 @dataclass(frozen=True)
 class Selection:
     """What is planned, on which data, in which folder of runs.
@@ -110,22 +115,14 @@ class Place:
         wanted = self.profile["pretrain"]
         if wanted.nodes > 1:
             raise ValueError(f"{wanted.nodes} nodes need --cluster slurm: this machine is one node")
-        if "engine" in self.named and wanted.engine in ("zero1", "zero2") and wanted.tasks == 1:
+        if wanted.tasks == 1 and "engine" in self.named and wanted.engine in ("zero1", "zero2"):
             raise ValueError(f"--engine {wanted.engine} splits a model's training among GPUs: say how many with --gpus")
-        if wanted.tasks == 1 and self.workers is None:
+        if wanted.tasks == 1:
             return  # one process fits everywhere: no need to query torch for GPUs
-        if gpus := len(visible_gpus()):
-            for what, count in (("GPUs for a run are", wanted.tasks), ("workers are", self.workers or 1)):
-                if count > gpus:
-                    has = "1 GPU" if gpus == 1 else f"{gpus} GPUs"
-                    raise ValueError(
-                        f"{count} {what} requested, but this machine has {has}: each process needs its own"
-                    )
-        elif wanted.tasks > available_cores():
-            raise ValueError(
-                f"{wanted.tasks} GPUs or processes are requested, but this machine has no GPU and {available_cores()} "
-                "cores"
-            )
+        gpus, cores = len(visible_gpus()), available_cores()
+        if wanted.tasks > (gpus or cores):
+            has = gpus_in_words(gpus) if gpus else f"no GPU and {cores} cores"
+            raise ValueError(f"{wanted.tasks} GPUs for a run are requested, but this machine has {has}")
 
     def execution(self, execution: Execution) -> Execution:
         """Return an execution with the processes of the profile's pre-training job; a pinned thread stays one. Raises
