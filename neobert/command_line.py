@@ -29,7 +29,6 @@ from neobert.processes import Terminated, ended_by_signals
 
 EXIT_INTERRUPTED = 130
 MOST_OF_ANYTHING = 2**31 - 1
-SECONDS_A_DAY = 86_400
 MOST_SEED = 2**32 - 1
 """Largest seed. Seeds of steps are multiples of a run's seed and must fit torch's generator (64 bits)."""
 
@@ -213,12 +212,4 @@ def number_above_0(text: str) -> float:
         value = 0.0
     if not 0 < value < float("inf"):
         raise argparse.ArgumentTypeError(f"{text[:24]!r} is no number above 0")
-    return value
-
-
-def seconds_of_a_day(text: str) -> float:
-    """Parse a flag's value: seconds, above 0 and at most a day."""
-    value = number_above_0(text)
-    if value > SECONDS_A_DAY:
-        raise argparse.ArgumentTypeError(f"{text[:24]!r} is more than the {SECONDS_A_DAY:,} seconds of a day")
     return value

@@ -225,7 +225,6 @@ REFUSALS = (
     ("glue_grid.py", "--task cola --storage sqlight", 2, "did you mean 'sqlite'"),
     ("glue_grid.py", "--task cola --storage sqlite:////dev/null/grid.db", 2, "cannot be used"),
     ("glue_grid.py", "--task cola --runs rnus", 3, "rnus does not exist"),
-    ("status.py", "--watch 1e300", 2, "the 86,400 seconds of a day"),
     ("status.py", "--watch --json", 2, "choose one of them"),
     *(
         ("prefetch.py", f"--variant M7 --data-dir d --most-bytes {size}", 2, said)
