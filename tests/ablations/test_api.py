@@ -117,10 +117,10 @@ def test_a_ladder_of_ones_own_is_known(tmp_path: Path) -> None:
     [
         (lambda: ablations.build("M77"), "there is no variant 'M77': did you mean 'M7'"),
         (lambda: ablations.build("M7", "smok"), "there is no scale 'smok': did you mean 'smoke'?"),
-        (lambda: ablations.build("M7", seed=-1), "seed: '-1' is no whole number from 0"),
-        (lambda: ablations.train("M7", steps=0), "steps: 0 is no whole number from 1"),
+        (lambda: ablations.build("M7", seed=-1), "seed: expected a whole number from 0 to 4,294,967,295, got '-1'"),
+        (lambda: ablations.train("M7", steps=0), "steps: expected a whole number from 1 to 2,147,483,647, got '0'"),
         (lambda: ablations.train("M7", scale="study", steps=50), "M7 has 6,000 at scale study.* mean 48 or 54?"),
-        (lambda: ablations.train("M7", workers=0), "workers: 0 is no whole number from 1"),
+        (lambda: ablations.train("M7", workers=0), "workers: expected a whole number from 1 to 2,147,483,647, got '0'"),
     ],
 )  # fmt: skip
 def test_bad_input_is_one_sentence(call: object, said: str) -> None:
