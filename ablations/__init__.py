@@ -2,7 +2,7 @@
 
     ablations.variants()["M7"].delta()                    the differences between M7 and its parent
     ablations.build("M7")                                 the model with its initial weights
-    run = ablations.train("M9", scale="smoke", steps=50)  pre-training; the same call resumes or finds a finished run
+    run = ablations.train("M9@steps0.01")                 pre-training; the same call resumes or finds a finished run
     run.loss, run.metrics, run.evaluate("cola"), run.export("hf", "folder")
     ablations.load_records("runs")                        every record below a folder of runs as a frame
     ablations.study("M7", "cola")                         a grid or search as a study of Optuna, made from its records

@@ -7,20 +7,19 @@ functions that need them.
 
 import argparse
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from ablations.launch.execute import Workspace, open_workspace, run_or_submit
 from ablations.launch.outcomes import part_entry
 from ablations.launch.request import Place, Selection
 from ablations.loading import load
-from ablations.names import one_variant, split_numbers
+from ablations.names import one_variant
 from ablations.plan import PlanRow, VariantRow, plan, with_tasks
 from ablations.scales import Scale
-from ablations.scaling import scaled, vocabulary_of
 from ablations.variant import Variant
 from neobert.command_line import count
 from neobert.command_line import seed as seed_flag
@@ -30,7 +29,6 @@ from neobert.files import read_lines
 from neobert.identity import plain
 from neobert.kinds.glue import GlueStudy
 from neobert.kinds.pretraining import PretrainingRun
-from neobert.kinds.readouts import ReadoutEvaluation
 from neobert.runs.collected import RunFiles
 from neobert.runs.index import Index
 from neobert.runs.kinds import read_records
@@ -47,7 +45,6 @@ if TYPE_CHECKING:
     from neobert.search.memory import Study
 
 LISTED_FIRST = ("kind", "id", "state", "variants", "scale", "data", "seed")
-READOUTS: Literal["readouts"] = "readouts"
 
 
 def variants(ladder: str | Path | None = None) -> dict[str, Variant]:
@@ -93,7 +90,6 @@ def train(
     variant: str,
     scale: Scale | None = None,
     *,
-    steps: int | None = None,
     seed: int = 0,
     data: str | Path | None = None,
     runs: str | Path = "runs",
@@ -103,7 +99,7 @@ def train(
 ) -> "TrainedVariant":
     """Pre-train all stages of a variant on this machine, as `ablations/run.py --stages pretrain` does.
 
-    Finished runs are not repeated, and interrupted ones are resumed.
+    Finished runs are not repeated, and interrupted ones are resumed. `M9@steps0.01` is a hundredth of M9.
 
     Args:
         scale: None means smoke, or the default of your own ladder.
@@ -111,11 +107,9 @@ def train(
         runs: the folder of runs.
         track: tensorboard or wandb; logs metrics there, offline, below `runs`/tracking.
         workers: number of parallel processes; None means as many as the machine has room for.
-        steps: number of steps of the first stage, with a schedule that ends there; other stages take the same share
-            of theirs. 50 of 5,000 steps is the variant `M9@steps0.01`. None means all steps.
 
     Raises:
-        ValueError: there is no such variant or scale, or no share of the steps has this number of steps.
+        ValueError: there is no such variant or scale.
         MissingData: the data are not there.
         RunFailed: training failed or was stopped; the same call resumes.
     """
@@ -123,8 +117,7 @@ def train(
         raise ValueError(f"there is no tracker {track!r}: {did_you_mean(track, TRACKERS)}")
     processes = None if workers is None else _whole("workers", workers, count)
     workspace = open_workspace(_selection(ladder, scale, data, runs), Place("here", workers=processes, track=track))
-    name = variant if steps is None else _with_steps(variant, steps, workspace)
-    row = plan_variant(workspace, name, seed, ["pretraining"])
+    row = plan_variant(workspace, variant, seed, ["pretraining"])
     _run(workspace, row)
     return TrainedVariant(row.name, workspace, row.seed, row.stages)
 
@@ -265,11 +258,10 @@ class TrainedVariant:
     def evaluate(self, *names: str) -> "pd.DataFrame":
         """Fine-tune on the named tasks, GLUE's or the ladder's, every point of the grid once, and return the scores.
 
-        Tasks that start from MNLI run it first. `readouts` measures readouts on held-out text and BLiMP. No name means
-        all tasks.
+        Tasks that start from MNLI run it first. No name means all tasks.
 
         One row per point of the grid: task, batch_size, learning_rate, weight_decay, trial, state, score (0..1, on the
-        validation set); for readouts, one row per readout and corpus (or BLiMP): readout, corpus, value.
+        validation set).
 
         Raises:
             ValueError: there is no such task.
@@ -278,19 +270,15 @@ class TrainedVariant:
         """
         import pandas as pd
 
-        known = [*self.workspace.ladder.tasks, READOUTS]
+        known, workspace, layout = list(self.workspace.ladder.tasks), self.workspace, self.workspace.layout
         for name in names:
             if name not in known:
-                raise ValueError(f"there is no evaluation {name!r}: {did_you_mean(name, known)}")
-        tasks = [name for name in names or known if name != READOUTS]
-        stages: list[str] = ["glue"] if tasks else []
-        stages += [READOUTS] if READOUTS in names else []
-        workspace, layout = self.workspace, self.workspace.layout
-        row = plan_variant(workspace, self.name, self.seed, stages)
+                raise ValueError(f"there is no task {name!r}: {did_you_mean(name, known)}")
+        tasks = names or known
+        row = plan_variant(workspace, self.name, self.seed, ["glue"])
         for task in names:
             if task in row.skipped:
-                where = f"{workspace.source.label} data: {task}: {row.skipped[task]}"
-                raise MissingData(f"cannot {'measure' if task == READOUTS else 'fine-tune'} on {where}")
+                raise MissingData(f"cannot fine-tune on {workspace.source.label} data: {task}: {row.skipped[task]}")
         _run(workspace, with_tasks(row, tasks))
         trials = [
             {"task": study.task, **plain(trial.point), "trial": trial.id, **part_entry(layout, trial)}
@@ -298,7 +286,7 @@ class TrainedVariant:
             if study.task in tasks
             for trial in study.trials(layout)
         ]
-        return pd.DataFrame([*trials, *_readout_rows(layout, ReadoutEvaluation.among(row.runs))])
+        return pd.DataFrame(trials)
 
     def export(self, target: Target, out: str | Path) -> Path:
         """Export the last checkpoint to a new folder for transformers ("hf") or sentence-transformers.
@@ -336,45 +324,6 @@ def plan_variant(workspace: Workspace, name: str, seed: int, stages: Sequence[st
     ladder, scale = workspace.ladder, workspace.scale
     (row,) = plan(ladder, [one_variant(ladder, name)], [seed], scale, workspace.source, workspace.layout, stages)
     return row
-
-
-def _with_steps(name: str, steps: int, workspace: Workspace) -> str:
-    """Return the name of the variant with this number of steps in its first stage."""
-    ladder, scale, vocabulary = workspace.ladder, workspace.scale, vocabulary_of(workspace.source)
-    variant = one_variant(ladder, name)
-    base, _ = split_numbers(ladder, variant.name)
-    numbers = variant.name.removeprefix(base)
-
-    def of(variant: Variant) -> int:
-        return scaled(ladder, variant.recipe, scale, vocabulary).pretraining.stages[0].steps
-
-    whole, steps = of(variant), _whole("steps", steps, count)
-    if steps == whole:
-        return name
-    thousandths = 1000 * steps // whole
-    # The smaller share comes last, so that it wins if both have the same number of steps.
-    shares = [share / 1000 for share in (thousandths + 1, thousandths) if 0 < share < 1000]
-    near = {of(one_variant(ladder, each)): each for each in (f"{base}@steps{share:g}{numbers}" for share in shares)}
-    if steps not in near:
-        raise ValueError(
-            f"steps={steps}: {name} has {whole:,} at scale {scale}, and takes thousandths of them: did you mean "
-            f"{' or '.join(map(str, sorted(near) or [whole]))}?"
-        )
-    return near[steps]
-
-
-def _readout_rows(layout: Layout, evaluations: Iterable[ReadoutEvaluation]) -> list[dict[str, Any]]:
-    """Return a row for each readout and corpus of finished evaluations."""
-    parts = (
-        (readout, part)
-        for evaluation in evaluations
-        for readout, part in zip(evaluation.readouts, evaluation.parts(layout), strict=True)
-    )
-    return [
-        {"readout": readout, "corpus": corpus, "value": score["value"]}
-        for readout, part in parts
-        for corpus, score in read_record(part.record)["scores"].items()
-    ]
 
 
 def _run(workspace: Workspace, row: PlanRow) -> None:

@@ -435,7 +435,6 @@ M10_CODE = M10.derive(
 )
 
 TITLE = "From BERT to NeoBERT, step by step"
-END = M10  # Figure 1; designs refer to its lineage, and leave-one-out to M9, the last step that changes pre-training
-PUBLISHED = Path(__file__).resolve().parents[1] / "reports" / "published"
-PUBLISHED_AS = "the paper"
-PRINTED_AS = {"M10": "NeoBERT"}  # caption of Table 3: the two checkpoints under the larger grid
+LAST_KEPT = M10  # designs refer to its lineage, and leave-one-out to M9, the last step that changes pre-training
+PUBLISHED_NUMBERS = Path(__file__).resolve().parents[1] / "reports" / "published"
+PRINTED_NAMES = {"M10": "NeoBERT"}  # caption of Table 3: the two checkpoints under the larger grid

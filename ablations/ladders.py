@@ -8,7 +8,7 @@ import hashlib
 import re
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,9 +37,8 @@ class Ladder:
     that lineage changes no design. `scales` are added to the common ones, and `scale` is the default. External models
     are measured with the recipe of `root`, and sweeps pre-train it if nothing is trained yet. `corpora` are its own:
     (folder, text column) by name. `tasks` are what it fine-tunes on, by name. `spaces` are what searches of GLUE may
-    try, by name. `published` is a folder of CSV files with numbers to compare with, `published_as` the name of their
-    source in sentences, `printed_as` the names of variants in that source. `code` is the content of the file of a
-    user's own ladder.
+    try, by name. `published` is the folder of CSV files with the paper's numbers, `printed_as` the names of variants in
+    them; a user's own ladder has neither. `code` is the content of its file.
     """
 
     given: str
@@ -51,25 +50,21 @@ class Ladder:
     corpora: Mapping[str, tuple[str, str]]
     tasks: "Mapping[str, Task]"
     spaces: "Mapping[str, Space]"
-    published: Path | None
-    published_as: str
-    printed_as: Mapping[str, str]
     code: bytes = b""
+    published: Path | None = None
+    printed_as: Mapping[str, str] = field(default_factory=dict)
+    published_as = "the paper"
+    published_source = "paper"
 
     @property
     def name(self) -> str:
-        """The name of its file or module; empty for the paper's."""
+        """The name of its file; empty for the paper's."""
         return Path(self.given).name
 
     @property
     def flag(self) -> str:
         """The flag that selects this ladder, after a space and as a shell reads it; empty for the paper's."""
         return f" --ladder {shlex.quote(self.given)}" if self.given else ""
-
-    @property
-    def published_source(self) -> str:
-        """The source of the published numbers, without an article."""
-        return self.published_as.removeprefix("the ")
 
     @property
     def not_kept(self) -> str:

@@ -1,19 +1,16 @@
-"""Loading a ladder: the paper's, or the one of the file or module that `--ladder` names.
+"""Loading a ladder: the paper's, or the one of the file that `--ladder` names.
 
 A ladder is a Python file in the form of `ablations/ladder.py`. It is run, its variants and its settings (`Settings`)
 are collected, and every variant is proved to be its parent plus what it declares.
 """
 
-import ast
-import importlib
 import re
 import sys
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache
-from importlib.machinery import ModuleSpec
-from importlib.util import find_spec
 from pathlib import Path
 from reprlib import repr as shortened
 from types import ModuleType
@@ -22,7 +19,7 @@ from typing import Annotated, Any, Self, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, InstanceOf, StringConstraints, TypeAdapter, ValidationError
 
 from ablations import ladder as papers_ladder
-from ablations.ladders import HASH_DIGITS, SCALES, Ladder, is_as_kept
+from ablations.ladders import SCALES, Ladder
 from ablations.scales import Rules
 from ablations.scaling import scaled
 from ablations.variant import Modification, Variant, findings_in, prove
@@ -42,9 +39,6 @@ OWN_DEFAULT_SCALE = "as-written"
 REFUSED_NAME = re.compile(r"\.\.|\s|@(steps|rate)|^all$|^$")
 """Names of variants with another meaning in commands: ranges, shares of the steps, rates."""
 SMALL_NAME = re.compile(r"[a-z][a-z0-9_-]*")
-SOURCE_NAME = re.compile(r"\w[^`$\\\n]*")
-KEPT = re.compile(rf"ladders/[^/]+-[0-9a-f]{{{HASH_DIGITS}}}\.py")
-"""The end of the path of a ladder that was kept beside the runs that were planned from it."""
 FolderOfTexts = str | Path | tuple[str | Path, str]
 """A corpus as a ladder declares it: a folder, or a folder and its text column."""
 Declared = TypeVar("Declared", Rules, Modification, Variant)
@@ -67,22 +61,13 @@ class Settings(BaseModel):
         {},
         description="a mapping of names to mappings, which give each field of a point a distribution of Optuna",
     )
-    END: InstanceOf[Variant] | str | None = Field(None, description="a variant or its name")
-    PUBLISHED: str | Path | None = Field(None, description="the path of a folder")
-    PUBLISHED_AS: str = Field(
-        "the published study", description="text that says who prints the numbers, as 'the paper'"
-    )
-    PRINTED_AS: dict[str, str] = Field({}, description="a mapping of names of variants to names in the source")
 
     @classmethod
     def of(cls, module: ModuleType, given: str) -> Self:
         """Return the settings of a module. Raises ValueError if one has another type, or left."""
-        for name, instead in RETIRED_SETTINGS.items():
-            if name in vars(module):
-                raise ValueError(f"{name} left: {instead}")
-        # Of the file, as `python -OO` removes __doc__ and a title must not depend on it.
-        documentation = ast.get_docstring(ast.parse(Path(str(module.__file__)).read_bytes())) or ""
-        title = documentation.strip().split("\n")[0].rstrip(".") or f"The ladder {Path(given).name}"
+        if left := [name for name in RETIRED_SETTINGS if name in vars(module)]:
+            raise ValueError(f"{left[0]} is no setting any more: take it out, or see docs/own-ladder.md")
+        title = (module.__doc__ or "").strip().split("\n")[0].rstrip(".") or f"The ladder {Path(given).name}"
         declared = {name: vars(module)[name] for name in cls.model_fields if name in vars(module)}
         try:
             return cls.model_validate({"TITLE": title} | declared)
@@ -92,15 +77,10 @@ class Settings(BaseModel):
             raise ValueError(f"{name} is {shortened(declared[name])}, and must be {what}") from error
 
 
-RETIRED_SETTINGS = {
-    "FACTORS": "factors of designs, which commit d02b01fd was the last to have: take it out",
-    "READOUTS": "readouts that a ladder declares, which commit d02b01fd was the last to have: take it out",
-    "SCALE": "the default is the first scale of SCALES: put the scale there",
-    "SAMPLE": "sweeps without a finished run pre-train the baseline: name another variant with --variant",
-    "TRANSFER_TASK": "a task of TASKS says what it starts_from",
-    "TRANSFERRED_TASKS": "a task of TASKS says what it starts_from",
-}
-"""Settings that are refused, and what there is instead."""
+RETIRED_SETTINGS = (
+    *("FACTORS", "READOUTS", "SCALE", "SAMPLE", "TRANSFER_TASK", "TRANSFERRED_TASKS"),
+    *("END", "PUBLISHED", "PUBLISHED_AS", "PRINTED_AS"),
+)
 
 
 # Loading
@@ -109,67 +89,31 @@ RETIRED_SETTINGS = {
 @cache
 def papers() -> Ladder:
     """Return the paper's ladder. The tests prove it."""
-    return _collected(papers_ladder, "")
+    own = _collected(papers_ladder, "")
+    published, printed_as = papers_ladder.PUBLISHED_NUMBERS, papers_ladder.PRINTED_NAMES
+    return replace(own, last_kept=papers_ladder.LAST_KEPT, published=published, printed_as=printed_as)
 
 
 def load(given: str | Path | None) -> Ladder:
-    """Load a ladder from a file, or from a module by its name; None means the paper's.
+    """Load a ladder from a file; None means the paper's.
 
     Raises:
-        MissingData: there is no such file or module.
+        MissingData: there is no such file.
         ValueError: it cannot be run, or does not declare a valid ladder.
     """
-    if given in (None, papers_ladder.__name__):
+    if given is None:
         return papers()
     given, path = str(given), Path(str(given))
-    is_file = path.suffix == ".py" or "/" in given or path.is_file()
-    return _run_file(path, given) if is_file else _import_module(given)
-
-
-def _run_file(path: Path, given: str) -> Ladder:
     try:
         code = path.read_bytes()
-    except OSError as error:
-        raise MissingData(f"--ladder {given}: {error.strerror}: name a Python file") from error
-    is_kept = KEPT.fullmatch("/".join(path.absolute().parts[-2:])) is not None
-    if is_kept and not is_as_kept(path, code):
-        raise ValueError(
-            f"--ladder {given} was changed since runs were planned from it (its SHA-256 is not that in its name): name "
-            "the file that it is a copy of, or copy it to another folder to use it as it is"
-        )
+    except (OSError, ValueError) as error:
+        raise MissingData(f"--ladder {given}: {error}: name a Python file") from error
     module = ModuleType(f"ladder_{path.stem}", None)
     module.__file__ = str(path)
     sys.modules[module.__name__] = module  # dataclasses look up their module
     with _told(given, str(path)):
         exec(compile(code, str(path), "exec"), vars(module))
         return proved(_collected(module, given, code))
-
-
-def _import_module(given: str) -> Ladder:
-    if str(Path.cwd()) not in sys.path:
-        sys.path.append(str(Path.cwd()))
-    found = _find(given)
-    if found is None or found.origin is None or not Path(found.origin).is_file():
-        raise MissingData(f"--ladder {given}: there is no file and no module of this name")
-    with _told(given, found.origin):
-        return proved(_collected(importlib.import_module(given), given, Path(found.origin).read_bytes()))
-
-
-def _find(module: str) -> ModuleSpec | None:
-    """Return where a module is, None if there is none of this name. The packages above it are imported; errors in them
-    are raised as by `_told`."""
-    package, dot, _ = module.rpartition(".")
-    if dot:
-        above = _find(package)
-        if above is None:
-            return None
-        file = above.origin or package
-        with _told(file, file):
-            importlib.import_module(package)
-    try:
-        return find_spec(module)
-    except (ImportError, ValueError):
-        return None
 
 
 @contextmanager
@@ -196,38 +140,23 @@ def _told(given: str, path: str) -> Iterator[None]:
 def _collected(module: ModuleType, given: str, code: bytes = b"") -> Ladder:
     """Return the ladder that a module declares. Raises ValueError if a name in it is unknown or cannot be used."""
     variants, settings = _variants_of(module), Settings.of(module, given)
-    end = _last_kept(variants) if settings.END is None else settings.END
-    end = end if isinstance(end, str) else end.name
-    _refuse_wrong_names(settings, end, variants)
+    _refuse_wrong_names(settings)
     folder = Path(module.__file__ or "").parent
-    published = None if settings.PUBLISHED is None else folder / settings.PUBLISHED
-    if not given and published is not None and not published.is_dir():
-        published = None  # the copy of the code that jobs run has no reports
     return Ladder(
         given=given,
         title=settings.TITLE,
         variants=variants,
-        last_kept=variants[end],
+        last_kept=_last_kept(variants),
         scales=settings.SCALES,
         scale=next(iter(settings.SCALES), OWN_DEFAULT_SCALE if given else DEFAULT_SCALE),
         corpora=_corpora_of(settings.CORPORA, folder),
         tasks=_tasks_of(settings.TASKS, folder),
         spaces=_spaces_of(settings.GRIDS),
-        published=published,
-        published_as=settings.PUBLISHED_AS,
-        printed_as=settings.PRINTED_AS,
         code=code,
     )
 
 
-def _refuse_wrong_names(settings: Settings, end: str, variants: Mapping[str, Variant]) -> None:
-    for name, known, values in (
-        ("END", variants, [end]),
-        ("PRINTED_AS", variants, settings.PRINTED_AS),
-        ("TASKS", TASKS, [task for task in settings.TASKS if isinstance(task, str)]),
-    ):
-        if unknown := [value for value in values if value not in known]:
-            raise ValueError(f"{name} has {unknown[0]!r}: {did_you_mean(unknown[0], known)}")
+def _refuse_wrong_names(settings: Settings) -> None:
     for setting, kind, taken, names in (
         ("SCALES", "scale", SCALES, settings.SCALES),
         ("CORPORA", "corpus", CORPORA, settings.CORPORA),
@@ -237,8 +166,6 @@ def _refuse_wrong_names(settings: Settings, end: str, variants: Mapping[str, Var
                 raise ValueError(f"{name!r} cannot be the name of a {kind}: take small letters")
             if name in taken:
                 raise ValueError(f"{setting} redefines {name!r}, which every ladder has: give the {kind} another name")
-    if not SOURCE_NAME.fullmatch(settings.PUBLISHED_AS):
-        raise ValueError(f"PUBLISHED_AS has {settings.PUBLISHED_AS!r}: say who prints the numbers, as in 'the paper'")
 
 
 def _variants_of(module: ModuleType) -> dict[str, Variant]:
@@ -280,6 +207,8 @@ def _tasks_of(chosen: Sequence[Task | str], folder: Path) -> dict[str, Task]:
     """
     tasks: dict[str, Task] = {}
     for each in chosen:
+        if isinstance(each, str) and each not in TASKS:
+            raise ValueError(f"TASKS has {each!r}: {did_you_mean(each, TASKS)}")
         task = glue_task(each) if isinstance(each, str) else each
         if task.name in tasks:
             raise ValueError(f"TASKS has {task.name!r} twice")
@@ -351,17 +280,8 @@ def proved(own: Ladder) -> Ladder:
             raise ValueError(f"{variant.name} cannot be built: {kind}{error}") from error
         if (corpus := recipe.data.corpus) not in corpora:
             raise ValueError(f"{variant.name} reads corpus {corpus!r}: {did_you_mean(corpus, corpora)}")
-        floor = recipe.optimization.floor_fraction
-        if recipe.stages[0].decay_steps == 0 and recipe.start is None and floor < 1:
-            raise ValueError(
-                f"{variant.name}: with decay_steps 0 the learning rate of its first stage stays at the floor, "
-                f"{floor:g} of the peak: for the peak, set stable_steps to the steps of the stage, and decay_steps "
-                "behind them"
-            )
     for name in own.scales:
         _prove_scale(own, name)
-    if own.published is not None and not own.published.is_dir():
-        raise ValueError(f"PUBLISHED names {own.published}, which is no folder of CSV files")
     return own
 
 
@@ -385,12 +305,6 @@ def _prove_variant(variant: Variant, variants: Mapping[str, Variant]) -> None:
         raise ValueError(
             f"{variant.name} continues {parent.name}, which the file does not hold: import or declare it there by name"
         )
-    way = [variant]
-    while (above := way[-1].parent) is not None:
-        way.append(above)
-        if any(above is each for each in way[:-1]):
-            names = " → ".join(each.name for each in reversed(way))
-            raise ValueError(f"{variant.name} has no baseline, because its parents form a cycle: {names}")
     prove(variant.name, parent.recipe, variant.recipe, variant.modifications)
 
 

@@ -142,7 +142,7 @@ def without(ladder: Ladder, variant: Variant, name: str) -> Variant:
     root = ladder.variants[variant.lineage()[0]]
     title = f"{variant.name} without {removed.title}"
     left = [each for each in way if each is not removed]
-    found = root.derive(f"{variant.name}-{name}", *left, title=title, left_out=(removed,))
+    found = root.derive(f"{variant.name}-{name}", *left, title=title)
     if found.recipe == variant.recipe:
         raise ValueError(f"without {removed.title!r} {variant.name} has the same recipe")
     return found

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ablations.ladders import Ladder
-from ablations.names import at_scale, one_variant
+from ablations.names import at_scale
 from ablations.recipe_runs import (
     EVERYTHING,
     PLANNERS,
@@ -176,24 +176,14 @@ class VariantRow(PlanRow):
 
 @dataclass(frozen=True, kw_only=True)
 class ModelRow(PlanRow):
-    """An external model with all seeds, measured like the variants, for the baselines of Tables 3 and 4.
-
-    `protocol` is the variant whose embedding protocol it uses; None means the ladder's.
-    """
+    """An external model with all seeds, measured like the variants, for the baselines of Tables 3 and 4."""
 
     model: ExternalModel
-    protocol: Variant | None = None
 
     def labels(self, planned: PlannedRun, source: Source) -> dict[str, Any]:
-        """Return the labels. The name ends in the protocol if one other than the ladder's determines the run."""
-        model, name = self.model, self.model.name
-        if self.protocol is not None:
-            usual, own = (
-                _recipe_for_models(self.ladder, self.scale, source, each).embedding for each in (None, self.protocol)
-            )
-            name += f", {self.protocol.name}" if planned.decisive(usual) != planned.decisive(own) else ""
-        named = {"model": name, "model_type": model.model_type, "parameters": model.parameters, "origin": model.origin}
-        return named | super().labels(planned, source)
+        model = self.model
+        named = {"model": model.name, "model_type": model.model_type, "parameters": model.parameters}
+        return named | {"origin": model.origin} | super().labels(planned, source)
 
     def write_subject(self, layout: Layout) -> None:
         write_model_file(layout, self.model)
@@ -270,11 +260,11 @@ def plan_model(
     None means the ladder's grid.
 
     Raises:
-        MissingData, ValueError: as `embedding_runs`; there is nothing to run, or no such variant.
+        MissingData, ValueError: as `embedding_runs`; there is nothing to run.
     """
     seeds, encoder = list(dict.fromkeys(seeds)), EncoderWeights.of_model(model)
-    variant = None if choice.protocol is None else one_variant(ladder, choice.protocol)
-    recipe = _recipe_for_models(ladder, scale, source, variant, grid)
+    usual = ladder.root.recipe
+    recipe = scaled(ladder, usual.model_copy(update={"grid": grid or usual.grid}), scale, vocabulary_of(source))
     runs: list[Run] = []
     skipped: dict[str, str] = {}
     if "glue" in stages:
@@ -291,22 +281,12 @@ def plan_model(
         ladder=ladder,
         name=model.id,
         heading=f"{model.name} ({model.id}), {scale} scale",
-        data_of=(variant or ladder.full_variant).name,
+        data_of=ladder.full_variant.name,
         scale=scale,
         planned=_planned(Index(layout), runs),
         skipped=skipped,
         model=model,
-        protocol=variant,
     )
-
-
-def _recipe_for_models(
-    ladder: Ladder, scale: Scale, source: Source, protocol: Variant | None, grid: Grid | None = None
-) -> Recipe:
-    """Return the ladder's recipe at a scale, with another embedding protocol or grid if given."""
-    usual = ladder.root.recipe
-    changes = {"grid": grid or usual.grid, "embedding": (protocol.recipe if protocol else usual).embedding}
-    return scaled(ladder, usual.model_copy(update=changes), scale, vocabulary_of(source))
 
 
 def _planned(index: Index, runs: Iterable[Run]) -> tuple[PlannedRun, ...]:

@@ -15,9 +15,8 @@ from neobert.data.mteb_tasks import EmbeddingTask, TaskOnData, chosen_tasks, tas
 from neobert.data.pairs import DECLARED_SETS, Mix, sets_of
 from neobert.data.sources import NoCorpus, Source
 from neobert.data.task_files import PAIRS_OF_A_PARADIGM
-from neobert.embeddings.sentence_modules import read_sentence_modules
 from neobert.errors import MissingData
-from neobert.external import ExternalModel
+from neobert.external import MODULES, ExternalModel
 from neobert.glue.task_data import data_origin, missing_data
 from neobert.glue.tasks import SELECTION_RULES, Task
 from neobert.identity import neutral_values
@@ -35,16 +34,13 @@ class EmbeddingChoice:
     """Names of the data that the stages contrastive and mteb read.
 
     None means everything that the source has, except tasks that are only in MTEB(eng, v2). `zero_shot` measures the
-    pre-trained encoder without contrastive fine-tuning. `protocol` names the variant whose embedding protocol an
-    external model is measured with; None means the ladder's.
+    pre-trained encoder without contrastive fine-tuning.
     """
 
     pairs: Sequence[str] | None = None
     tasks: Sequence[str] | None = None
-    categories: Sequence[str] | None = None
     benchmarks: Sequence[str] | None = None
     zero_shot: bool = False
-    protocol: str | None = None
 
 
 EVERYTHING = EmbeddingChoice()
@@ -82,21 +78,17 @@ class EncoderWeights:
 # Pre-training and GLUE
 
 
-class MissingTask(MissingData):
-    """Files of one of the ladder's own tasks are not there."""
-
-
 def missing_tasks(ladder: Ladder, source: Source) -> dict[str, str]:
     """Return the tasks of GLUE among the ladder's that cannot be fine-tuned with a source, and why.
 
     Raises:
-        MissingTask: files of one of the ladder's own tasks are not there.
+        MissingData: files of one of the ladder's own tasks are not there.
     """
     tasks = ladder.tasks
     missing = missing_data(list(tasks.values()), source)
     for name in filter(lambda each: tasks[each].is_own, missing):
         place = Path(tasks[name].folder).parent
-        raise MissingTask(f"task {missing[name]} of {place}: put the files there, or take the task out of TASKS")
+        raise MissingData(f"task {missing[name]} of {place}: put the files there, or take the task out of TASKS")
     return missing
 
 
@@ -369,7 +361,7 @@ def wanted_tasks(source: Source, choice: EmbeddingChoice) -> tuple[EmbeddingTask
     available = source.embedding_tasks()
     if not available:
         raise MissingData(f"{source.label} holds no tasks of embeddings: put their data into its folder mteb/")
-    return chosen_tasks(available, choice.tasks, choice.categories, choice.benchmarks)
+    return chosen_tasks(available, choice.tasks, choice.benchmarks)
 
 
 def evaluation_after(
@@ -396,15 +388,18 @@ def zero_shot_evaluation(
     """Return the evaluation of an encoder as it was pre-trained.
 
     Texts have the same maximum length as after contrastive fine-tuning. An encoder that was never trained with
-    instructions gets none. A sentence-transformers model is measured according to its modules.json, with its own
-    prompts.
+    instructions gets none.
 
     Raises:
         MissingData: a task's data are not there.
-        ValueError: modules.json describes something that is not supported.
+        ValueError: sentence-transformers makes the model's vectors.
     """
-    modules = read_sentence_modules(Path(encoder.model.folder), encoder.model.name) if encoder.model else None
-    bounds = [embedding.contrastive.max_tokens, encoder.most_tokens, modules.max_tokens if modules else None]
+    if encoder.model and (Path(encoder.model.folder) / MODULES).is_file():
+        raise ValueError(
+            f"{encoder.model.name} has a {MODULES}: measure it by mteb's own command, or leave that file out of a copy "
+            "to measure the mean of its hidden states"
+        )
+    bounds = [embedding.contrastive.max_tokens, encoder.most_tokens]
     measured = MeasuredEncoder(
         weights=encoder.id,
         pretraining=encoder.id,
@@ -414,8 +409,7 @@ def zero_shot_evaluation(
         seed=encoder.seed,
         precision=embedding.precision,
     )
-    prompts = {task.name: modules.task_prompts(task) for task in tasks} if modules else {}
-    return EmbeddingEvaluation(encoder=measured, tasks=_on_data(tasks, source, prompts))
+    return EmbeddingEvaluation(encoder=measured, tasks=_on_data(tasks, source, {}))
 
 
 def _on_data(

@@ -14,7 +14,6 @@ python ablations/run.py model DIR_OR_ID               contrastive fine-tuning of
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,7 +41,6 @@ if TYPE_CHECKING:
     from ablations.launch.execute import Workspace
     from ablations.launch.request import Selection
     from ablations.plan import VariantRow
-    from neobert.data.sources import Source
 
 MODEL_STAGES = ("contrastive",)
 PROGRAM = "python ablations/run.py"
@@ -50,7 +48,6 @@ FLAGS_OF_STAGES = {
     "zero_shot": ("mteb",),
     "benchmark": ("mteb",),
     "pairs": ("contrastive", "mteb"),
-    "without_texts_of": ("contrastive", "mteb"),
 }
 """Flags that are only allowed with some stages."""
 
@@ -101,18 +98,16 @@ def build_parser(command: str = "run") -> Parser:
     )
     add("--zero-shot", action="store_true", help="with mteb: measure encoders as they were pre-trained (Figure 4)")
     add_benchmark_flag(parser)
-    _add_pair_flags(parser)
+    _add_pairs_flag(parser)
     add_data_flags(parser)
     add_place_flags(parser, "plan" if command != "cancel" else "")
     add_execution_flags(parser)
     return parser
 
 
-def _add_pair_flags(parser: Parser) -> None:
-    add = parser.add_argument
-    add("--pairs", nargs="+", action="extend", metavar="SET", help="data sets of pairs for contrastive (default: all)")
-    text = "leave out pairs that share a text with these parquet files or folders, ignoring case and punctuation"
-    add("--without-texts-of", nargs="+", action="extend", metavar="PATH", help=text)
+def _add_pairs_flag(parser: Parser) -> None:
+    text = "data sets of pairs for contrastive (default: all)"
+    parser.add_argument("--pairs", nargs="+", action="extend", metavar="SET", help=text)
 
 
 def _parse(command: str, words: Sequence[str]) -> Flags:
@@ -149,14 +144,11 @@ def _run(words: Sequence[str]) -> int:
 
 
 def _run_variants(workspace: "Workspace") -> int:
-    from ablations.launch.checks import require_heldout_context
     from ablations.launch.execute import run_or_submit
     from ablations.launch.outcomes import print_outcome
     from neobert.console import logs
 
     rows, lines = _plan(workspace)
-    if "heldout_context" not in workspace.kept:
-        require_heldout_context(workspace.execution.heldout_context, rows)
     if workspace.dry_run:
         return _show_plan(workspace, rows, lines)
     lines += dict.fromkeys(f"left out: {task}: {why}" for row in rows for task, why in row.skipped.items())
@@ -167,13 +159,13 @@ def _run_variants(workspace: "Workspace") -> int:
 
 def _show_plan(workspace: "Workspace", rows: "Sequence[VariantRow]", lines: Sequence[str]) -> int:
     """Print the plan, the batch files for SLURM and the lines; refuse stages that do not fit."""
-    from ablations.launch.checks import corpus_lines, misfits, refuse, require_room, require_scorable_tasks
+    from ablations.launch.checks import require_memory, require_room, require_scorable_tasks
     from ablations.launch.costs import Machine, PlanCosts
     from ablations.launch.listing import print_plan
     from ablations.launch.submit import plan_jobs, submitter_of
 
     layout, place = workspace.layout, workspace.place
-    _print_beside(corpus_lines(rows, workspace.source), as_json=workspace.as_json)
+    require_scorable_tasks(rows, layout, workspace.source)
     jobs = ""
     if place.cluster == "slurm":
         jobs = submitter_of(workspace.selection, place, layout).preview(plan_jobs(layout, rows, place.profile))
@@ -182,20 +174,9 @@ def _show_plan(workspace: "Workspace", rows: "Sequence[VariantRow]", lines: Sequ
         require_room(rows, place.workers)
     machine = Machine.of(place, workspace.execution, workspace.scale)
     print_plan(rows, PlanCosts(layout, rows, workspace.source, machine), as_json=workspace.as_json)
-    beside = [*jobs.splitlines(), *lines, *_tokenizer_lines(workspace.source)]
-    _print_beside(beside, as_json=workspace.as_json)
-    refuse(misfits(rows, machine))
-    require_scorable_tasks(rows, layout, workspace.source)
+    _print_beside([*jobs.splitlines(), *lines], as_json=workspace.as_json)
+    require_memory(rows, machine)
     return EXIT_DONE
-
-
-def _tokenizer_lines(source: "Source") -> list[str]:
-    """Return what tokenizers are trained on, if a ladder's own corpora are among it."""
-    if not (source.trains_tokenizers and source.own_corpora):
-        return []
-    line = f"tokenizer trained on: {', '.join(source.tokenizer_texts)}"
-    hint = "give --data DIR, which may be empty and names the data in titles, to train it on the ladder's corpora alone"
-    return [f"{line} ({hint})" if set(source.tokenizer_texts) - set(source.corpora) else line]
 
 
 def _print_beside(lines: Sequence[str], *, as_json: bool) -> None:
@@ -216,15 +197,9 @@ def _print_ladder(selection: "Selection", *, as_json: bool) -> int:
     from ablations.launch.execute import open_workspace
     from ablations.launch.listing import print_ladder
     from ablations.launch.request import Place
-    from ablations.recipe_runs import MissingTask
 
     workspace = open_workspace(selection, Place(), dry_run=True)
-    try:
-        rows, lines = _plan(workspace)
-    except MissingTask as error:  # a ladder can be looked at before the data of its tasks are there
-        others = tuple(stage for stage in selection.stages if stage != "glue")
-        rows, lines = _plan(replace(workspace, selection=replace(selection, stages=others)))
-        lines.append(f"without fine-tuning: {error}")
+    rows, lines = _plan(workspace)
     print_ladder(rows, as_json=as_json)
     _print_beside(lines, as_json=as_json)
     return EXIT_DONE
@@ -276,8 +251,6 @@ def _clean(words: Sequence[str]) -> int:
 def _run_model(words: Sequence[str]) -> int:
     parser = parser_from(f"{PROGRAM} model", "Fine-tune an external encoder contrastively.")
     parser.add_argument("model", metavar="DIR_OR_ID", help=MODEL_HELP)
-    protocol = "protocol of this variant (default: the ladder's)"
-    parser.add_argument("--protocol", metavar="VARIANT", help=protocol)
     parser.add_argument(
         "--seed", dest="finetuning_seed", nargs="+", action="extend", type=seed, metavar="N", help="seeds (default: 0)"
     )
@@ -285,7 +258,7 @@ def _run_model(words: Sequence[str]) -> int:
     parser.add_argument(
         "--stages", nargs="+", choices=MODEL_STAGES, default=MODEL_STAGES, help=f"contrastive ({others})"
     )
-    _add_pair_flags(parser)
+    _add_pairs_flag(parser)
     add_data_flags(parser)
     add_trust_flag(parser)
     add_place_flags(parser, "plan")
@@ -297,12 +270,8 @@ def _run_model(words: Sequence[str]) -> int:
 def _tune_model(flags: Flags) -> int:
     from ablations.launch.execute import run_or_submit
     from ablations.launch.outcomes import print_model_outcome
-    from ablations.paper_models import LISTED, print_paper_models
     from ablations.plan import plan_model
 
-    if flags["model"] == LISTED:
-        print_paper_models(flags["data"] or "synthetic", as_json=flags["json"])
-        return EXIT_DONE
     workspace = workspace_from(flags, selection_from(flags))
     its, layout, source = workspace.selection, workspace.layout, workspace.source
     model, seeds = workspace.external_model(), its.finetuning_seeds or [0]

@@ -22,37 +22,19 @@ from pathlib import Path
 if __name__ == "__main__":  # a script's own folder would hide packages of the same names as its modules
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from rich.console import Group, RenderableType
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
 from ablations.ladders import Ladder
 from ablations.launch.flags import add_ladder_flag
 from neobert.command_line import guarded, number_above_0, parser_from
-from neobert.console import logs, output, table
+from neobert.console import logs, output
 from neobert.errors import EXIT_DONE, name_first
 from neobert.runs.collected import RunFiles
 from neobert.runs.index import STATES, Cause, PartHolder, Row, State, age, causes_of, read_index
 from neobert.runs.layout import Layout
 
 WATCH_SECONDS = 5.0
-COLUMNS = (
-    "state",
-    "run",
-    "variants",
-    "scale",
-    "seed",
-    "progress",
-    "tokens/s",
-    "GPU-hours",
-    "result",
-    "owner",
-    "heartbeat",
-    "note",
-)
-TABLE_ROWS = 100
-"""Maximum rows of a table in a terminal, as longer ones take seconds to draw; the output says what is left out."""
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -164,9 +146,9 @@ def _watch(layout: Layout, wanted: Wanted, seconds: float) -> tuple[list[Row], l
             rows, problems = wanted.read(layout)
             shown = wanted.shown(rows)
             if live is not None:
-                live.update(_drawn(shown, wanted.runs), refresh=True)
+                live.update(Text("\n".join(_lines(shown, wanted.runs))), refresh=True)
             else:
-                print("\n".join(_plain_lines(shown, wanted.runs)), end="\n\n", flush=True)
+                print("\n".join(_lines(shown, wanted.runs)), end="\n\n", flush=True)
             if rows and all(row.state == "done" for row in rows):
                 return rows, problems
             time.sleep(seconds)
@@ -182,19 +164,11 @@ def _print_json(rows: Sequence[Row], *, tracebacks: bool) -> None:
 
 
 def _print(rows: Sequence[Row], root: Path, *, tracebacks: bool) -> None:
-    """Print a table on a terminal, elsewhere one line per run; then causes of failures, optionally with tracebacks."""
-    console = output()
-    if console.is_terminal:
-        console.print(_drawn(rows, root))
-    else:
-        print("\n".join(_plain_lines(rows, root)))
+    """Print one line per run, then causes of failures, optionally with tracebacks."""
+    print("\n".join(_lines(rows, root)))
     for cause in causes_of(rows) if tracebacks else ():
         for failure in cause.failures:
-            console.print(f"\n{failure.name}:\n{failure.traceback or failure.error}", markup=False, soft_wrap=True)
-
-
-def _worst_first(rows: Sequence[Row]) -> list[Row]:
-    return sorted(rows, key=lambda row: STATES.index(row.state))
+            print(f"\n{failure.name}:\n{failure.traceback or failure.error}")
 
 
 def _summary(rows: Sequence[Row], root: Path) -> str:
@@ -207,55 +181,33 @@ def _summary(rows: Sequence[Row], root: Path) -> str:
     return f"{len(rows)} run{'s' if len(rows) > 1 else ''} in {root}: {counts}{spent}"
 
 
-def _drawn(unsorted: Sequence[Row], root: Path) -> RenderableType:
-    rows = _worst_first(unsorted)
-    shown, hidden = rows[:TABLE_ROWS], Counter(row.state for row in rows[TABLE_ROWS:])
-    lines = [line for cause in causes_of(rows) for line in _cause_lines(cause)]
-    if hidden:
-        counts = ", ".join(f"{count} {state}" for state, count in hidden.items())
-        lines.insert(0, f"and {counts}: narrow with --state or --variant; a pipe or --json gets all")
-    title = _summary(rows, root)
-    return Group(_table_of(shown, title) if shown else Text(title), *map(Text, lines))
+def _lines(rows: Sequence[Row], root: Path) -> list[str]:
+    """Return the summary, one line per run with the worst states first, in columns, and the causes of failures."""
+    cells = [_cells(row) for row in sorted(rows, key=lambda row: STATES.index(row.state))]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    shown = (zip(line, widths, strict=True) for line in cells)
+    lines = ["  ".join(cell.ljust(width) for cell, width in line if width).rstrip() for line in shown]
+    return [_summary(rows, root), *lines, *(line for cause in causes_of(rows) for line in _cause_lines(cause))]
 
 
-def _table_of(rows: Sequence[Row], title: str) -> Table:
-    """Return a table without the columns that no row has."""
-    columns = zip(COLUMNS, zip(*map(_cells, rows), strict=True), strict=True)
-    used = {name: [cell or None for cell in cells] for name, cells in columns if any(cells)}
-    return table(title, list(used), list(zip(*used.values(), strict=True)))
-
-
-def _plain_lines(unsorted: Sequence[Row], root: Path) -> list[str]:
-    rows = _worst_first(unsorted)
-    lines = [_summary(rows, root), *("  ".join(filter(None, _cells(row, units=True))) for row in rows)]
-    return [*lines, *(line for cause in causes_of(rows) for line in _cause_lines(cause))]
-
-
-def _cells(row: Row, *, units: bool = False) -> list[str | None]:
-    """Return the row's columns as text, optionally with units for lines without a header."""
-
-    def labelled(text: str | None, before: str = "", after: str = "") -> str | None:
-        return f"{before}{text}{after}" if units and text else text
-
+def _cells(row: Row) -> list[str]:
+    """Return the columns of a run's line as text; what is unknown is empty."""
     workers = [worker for worker in row.workers if worker.is_live]
-    return [
+    cells = (
         row.state,
         row.name,
         ",".join(row.variants) + (f" ({row.ladder})" if row.ladder and row.variants else ""),
         row.scale,
-        labelled(_number(row.seed, "d"), "seed "),
+        None if row.seed is None else f"seed {row.seed}",
         _progress(row),
-        labelled(_number(row.tokens_per_second, ",.0f"), after=" tokens/s"),
-        labelled(_number(row.gpu_hours, ",.1f"), after=" GPU-hours"),
+        None if row.tokens_per_second is None else f"{row.tokens_per_second:,.0f} tokens/s",
+        None if row.gpu_hours is None else f"{row.gpu_hours:,.1f} GPU-hours",
         _result(row),
-        labelled(_owners(workers), "on "),
-        labelled(age(workers[0].heartbeat_seconds) if workers else None, "heartbeat ", " ago"),
+        f"on {_owners(workers)}" if workers else None,
+        f"heartbeat {age(workers[0].heartbeat_seconds)} ago" if workers else None,
         _note(row),
-    ]
-
-
-def _number(value: float | None, form: str) -> str | None:
-    return None if value is None else format(value, form)
+    )
+    return [cell or "" for cell in cells]
 
 
 def _progress(row: Row) -> str | None:

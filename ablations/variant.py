@@ -181,7 +181,6 @@ class Variant:
     """A node of the tree of variants.
 
     `kept` is False if the paper (grey in its Figure 1) or the author of another ladder discarded the variant.
-    `left_out` are the modifications that a leave-one-out variant lacks.
     """
 
     name: str
@@ -191,7 +190,6 @@ class Variant:
     parent: Self | None = None
     modifications: tuple[Modification, ...] = ()
     kept: bool = True
-    left_out: tuple[Modification, ...] = ()
 
     def derive(
         self,
@@ -199,7 +197,6 @@ class Variant:
         *modifications: Modification,
         title: str | None = None,
         kept: bool = True,
-        left_out: tuple[Modification, ...] = (),
     ) -> "Variant":
         """Return a child of this variant. Raises ValueError if a modification is impossible here or changes nothing."""
         recipe = self.recipe
@@ -214,7 +211,6 @@ class Variant:
             parent=self,
             modifications=modifications,
             kept=kept,
-            left_out=left_out,
         )
 
     def delta(self) -> dict[str, tuple[Any, Any]]:
@@ -310,68 +306,30 @@ def change_label(variant: Variant, recipe: Recipe, parent: Recipe | None, origin
     Sizes, lengths and names of data that only apply to the paper are replaced by those of the scaled `recipe` and its
     parent's. `origins` identify the content of the corpus and of the tokenizer.
     """
-    ours, paper = recipe.pretraining, variant.recipe.pretraining
-    if variant.left_out:
-        changes = [_Change(each, None, ours, paper, origins) for each in variant.left_out]
-        left_out = [each.label() or f"without {each.modification.title}" for each in changes]
-        return f"{variant.title.partition(' ')[0]} {', '.join(dict.fromkeys(left_out))}"
     own = ", ".join(modification.title for modification in variant.modifications)
     if parent is None or variant.title != own:
         return variant.title
-    changes = [_Change(each, parent.pretraining, ours, paper, origins) for each in variant.modifications]
-    return ", ".join(dict.fromkeys(each.label() or each.modification.title for each in changes))
+    recipes = (parent.pretraining, recipe.pretraining, variant.recipe.pretraining)
+    return ", ".join(dict.fromkeys(_label(each, *recipes, origins) for each in variant.modifications))
 
 
-@dataclass(frozen=True)
-class _Change:
-    """A modification at a scale: `ours` and `before` are recipes at the scale, `paper` is the recipe as written.
-
-    `before` is None if the modification is left out; then labels describe the value in its place.
-    """
-
-    modification: Modification
-    before: Pretraining | None
-    ours: Pretraining
-    paper: Pretraining
-    origins: Mapping[str, str]
-
-    def label(self) -> str:
-        """Describe the change; empty if the title of the modification is accurate."""
-        labels = (self._shape(), self._corpus(), self._tokenizer(), self._context(), self._tokens_per_step())
-        return next(filter(None, labels), "")
-
-    def _shape(self) -> str:
-        if not {"layers", "width"} & self.modification.model.keys() or _shape(self.ours) == _shape(self.paper):
-            return ""
-        was = f"{_shape(self.before)} →" if self.before else "at"
-        return f"{was} {_shape(self.ours)} (paper: {_shape(self.paper)})"
-
-    def _corpus(self) -> str:
-        if "corpus" not in self.modification.data or is_from_hub(self.origins.get("corpus", "")):
-            return ""
-        return f"{'' if self.before else 'without '}{self.modification.data['corpus']} text"
-
-    def _tokenizer(self) -> str:
-        is_published = is_from_hub(self.origins.get("tokenizer", ""))
-        if "tokenizer" not in self.modification.data or is_published or self.before is None:
-            return ""
-        return f"own {TOKENIZERS[self.ours.data.tokenizer]}, {self.ours.model.vocabulary_size:,} tokens"
-
-    def _context(self) -> str:
-        if not self._changes_stages("context") or _contexts(self.ours) == _contexts(self.paper):
-            return ""
-        was = f"context {self.before.stages[0].context:,} →" if self.before else "at context"
-        return f"{was} {_contexts(self.ours)}"
-
-    def _tokens_per_step(self) -> str:
-        ours, paper = self.ours.stages[0].tokens_per_step, self.paper.stages[0].tokens_per_step
-        if not self._changes_stages("tokens_per_step") or ours == paper:
-            return ""
-        was = f"{self.before.stages[0].tokens_per_step:,} →" if self.before else "at"
-        return f"{was} {ours:,} tokens per step"
-
-    def _changes_stages(self, field: str) -> bool:
-        return any(field in stage for stage in self.modification.stages)
+def _label(
+    change: Modification, before: Pretraining, ours: Pretraining, paper: Pretraining, origins: Mapping[str, str]
+) -> str:
+    """Describe a modification at a scale, where it leads from `before` to `ours`; `paper` is the recipe as written."""
+    of_stages = {field for stage in change.stages for field in stage}
+    if {"layers", "width"} & change.model.keys() and _shape(ours) != _shape(paper):
+        return f"{_shape(before)} → {_shape(ours)} (paper: {_shape(paper)})"
+    if "corpus" in change.data and not is_from_hub(origins.get("corpus", "")):
+        return f"{change.data['corpus']} text"
+    if "tokenizer" in change.data and not is_from_hub(origins.get("tokenizer", "")):
+        return f"own {TOKENIZERS[ours.data.tokenizer]}, {ours.model.vocabulary_size:,} tokens"
+    if "context" in of_stages and _contexts(ours) != _contexts(paper):
+        return f"context {before.stages[0].context:,} → {_contexts(ours)}"
+    was, now, written = (each.stages[0].tokens_per_step for each in (before, ours, paper))
+    if "tokens_per_step" in of_stages and now != written:
+        return f"{was:,} → {now:,} tokens per step"
+    return change.title
 
 
 def _shape(pretraining: Pretraining) -> str:

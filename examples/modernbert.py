@@ -8,7 +8,6 @@ OLMo tokenizer, 8,192 tokens. M0 has norms before its blocks and no biases, as M
 """
 
 from dataclasses import replace
-from pathlib import Path
 
 from ablations import ladder
 from ablations.scales import SMOKE
@@ -43,8 +42,6 @@ DEEP = Modification(
     source=f"{PAPER} Table 4",
     model={"layers": 22, "feedforward_width": 1728},  # a gated width of 1,152
 )
-
-PUBLISHED, PUBLISHED_AS = Path("published/modernbert"), "the literature"  # figure1.csv: GLUE averages of other papers
 
 BERT = replace(ladder.M0, name="BERT", title="BERT as M0")
 B1 = BERT.derive("B1", ROPE)

@@ -16,7 +16,7 @@ from ablations.launch.flags import (
     workspace_from,
 )
 from neobert.command_line import seed
-from neobert.errors import EXIT_DONE, MissingData
+from neobert.errors import MissingData
 from neobert.files import is_there, matching
 
 if TYPE_CHECKING:
@@ -44,18 +44,12 @@ def add_encoder_flags(parser: argparse.ArgumentParser, shown: str) -> None:
 def measure(flags: Flags, selection: "Selection", sweep: "Callable[[Workspace, bool], int]") -> int:
     """Call `sweep` with the workspace of the selected encoder; return the exit code.
 
-    The second argument of `sweep` is True if it may have to pre-train the encoder. `--model list` prints the models of
-    the paper instead.
+    The second argument of `sweep` is True if it may have to pre-train the encoder.
 
     Raises:
         ValueError: flags contradict each other.
         MissingData: a folder is not there.
     """
-    from ablations.paper_models import LISTED, print_paper_models
-
-    if selection.model == LISTED:
-        print_paper_models(selection.data or "synthetic", as_json=flags["json"])
-        return EXIT_DONE
     if selection.model is not None and any(selection.seeds):
         raise ValueError("--pretraining-seed belongs to a variant: leave it out with --model")
     pretrains = False

@@ -1,7 +1,7 @@
 """Find the peak learning rate at which each variant has the lowest held-out loss, by pre-training on pilot seeds.
 
 python sweeps/learning_rates.py --variant M0..M8 --scale study --data DIR   five rates each; more if an edge is best
-python sweeps/learning_rates.py --variant M4 --pilot-seed 1000 1001 1002    more seeds, a smaller error
+python sweeps/learning_rates.py --variant M4 --pilot-seed 1000 1001 1002    more seeds
 python sweeps/learning_rates.py --variant M4 --factor 1.41 --width 3        a finer grid around the scale's own rate
 python sweeps/learning_rates.py --variant M4 --sampler tpe --trials 12 --field weight_decay 0.01 0.3
                                                                             other numbers, by a sampler of Optuna
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 LEAST_FACTOR, MOST_FACTOR = 1.2, 10
 """Bounds of --factor: noise dominates the parabola of closer rates, and the losses of farther ones do not fit one."""
-PILOT_SEEDS_IF_NOT_NAMED = 2  # the fewest that give an error
+PILOT_SEEDS_IF_NOT_NAMED = 2
 MOST_STEPS = 12
 SAMPLERS = ("rule", "random", "tpe", "gp", "qmc")
 
@@ -49,8 +49,6 @@ def build_parser() -> Parser:
     add("--width", type=count, default=2, metavar="N", help="rates on each side of the scale's own (default: 2)")
     most = "largest number of rates on each side, if the best rate is at an edge (default: 5)"
     add("--most", type=count, default=5, metavar="N", help=most)
-    noise = "standard deviation of the loss over seeds, from which one pilot seed gives an error of the optimum"
-    add("--noise", type=number_above_0, metavar="NATS", help=noise)
     add_study_flags(parser, SAMPLERS, "the rule (default) that extends the grid, or a sampler of Optuna")
     ranges = "a number of the optimizer that a sampler chooses (default: the peak rate, between the ends of the grid)"
     add("--field", nargs=3, action="append", metavar=("NAME", "LOW", "HIGH"), help=ranges)
@@ -99,7 +97,7 @@ def request_from(flags: Flags) -> "RateRequest":
         raise ValueError(
             f"{flag} goes with a sampler of Optuna, as the rule tries rates alone: add one, or leave it out"
         )
-    return RateRequest(seeds, factor, width, most, flags["noise"], tuple(map(tuple, fields)), study)
+    return RateRequest(seeds, factor, width, most, tuple(map(tuple, fields)), study)
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 
 python sweeps/mteb_suite.py --variant M10                     every task that --data has, after contrastive fine-tuning
 python sweeps/mteb_suite.py --variant M10 --zero-shot         as it was pre-trained (Figure 4)
-python sweeps/mteb_suite.py --model BERT-base --data DIR --scale paper    a model of Table 4; --model list names them
-python sweeps/mteb_suite.py --model DIR --categories sts retrieval --data DIR   any encoder, the mean over its tokens
+python sweeps/mteb_suite.py --model BERT-base --data DIR --scale paper    a model of Table 4
+python sweeps/mteb_suite.py --model DIR --data DIR            any encoder, the mean over its tokens
 python sweeps/mteb_suite.py --variant M8 --tasks STS12 STS13 --data DIR --dry-run
 python sweeps/mteb_suite.py --variant M8 --benchmark "MTEB(eng, v2)" --data DIR    the 41 tasks of v2
 
@@ -27,7 +27,6 @@ from sweeps.encoder import add_encoder_flags, measure, variant_row
 if TYPE_CHECKING:
     from ablations.launch.execute import Workspace
     from ablations.plan import PlanRow
-    from neobert.external import ExternalModel
 
 TASK_COLUMNS = ("protocol", "seed", "task", "category", "suite", "state", "score", "texts", "empty", "cut")
 MEAN_COLUMNS = ("protocol", "seed", "suite", "category", "mean", "tasks")
@@ -37,9 +36,7 @@ def build_parser() -> Parser:
     """Return the command's parser."""
     parser = parser_from("python sweeps/mteb_suite.py", __doc__)
     add = parser.add_argument
-    add("--protocol", metavar="VARIANT", help="with --model: protocol of M9@mteb-prompts, … (default: the ladder's)")
     add("--tasks", nargs="+", action="extend", metavar="NAME", help="only these tasks (default: all that --data has)")
-    add("--categories", nargs="+", action="extend", metavar="NAME", help="only these categories: sts, retrieval, …")
     add_benchmark_flag(parser)
     add("--zero-shot", action="store_true", help="measure the pre-trained encoder, without contrastive fine-tuning")
     add("--pairs", nargs="+", action="extend", metavar="SET", help="data sets of pairs for fine-tuning (default: all)")
@@ -67,31 +64,13 @@ def _plan(workspace: "Workspace", *, pretrains: bool) -> "PlanRow":
     """Plan the evaluations of the encoder and the runs that they need."""
     from ablations.plan import plan_model
     from ablations.recipe_runs import wanted_tasks
-    from neobert.console import logs
 
     its, source = workspace.selection, workspace.source
     if its.model is None:
-        if its.embedding.protocol:
-            raise ValueError("--protocol is for --model: a variant has its own, so name M9@mteb-prompts and the like")
         return variant_row(workspace, ["pretraining", "mteb"], pretrains=pretrains)
     wanted_tasks(source, its.embedding)  # refuses a wrong name before a model is loaded
     model, seeds = workspace.external_model(), its.finetuning_seeds or [0]
-    planned = plan_model(its.ladder, model, seeds, its.scale, source, workspace.layout, ["mteb"], choice=its.embedding)
-    logs().print(pooling_remark(model, is_zero_shot=its.embedding.zero_shot), markup=False)
-    return planned
-
-
-def pooling_remark(model: "ExternalModel", *, is_zero_shot: bool) -> str:
-    """Return a sentence that says how a model's hidden states are pooled."""
-    from neobert.embeddings.sentence_modules import read_sentence_modules
-    from neobert.external import MODULES
-
-    mean = "the mean over all tokens is taken, as of every encoder here"
-    if not (Path(model.folder) / MODULES).is_file():
-        return f"{model.name} declares no pooling: {mean}"
-    if not is_zero_shot:
-        return f"{model.name} starts contrastive fine-tuning without its {MODULES}: {mean}"
-    return f"{model.name} is measured as its {MODULES} says: {read_sentence_modules(Path(model.folder), model.name)}"
+    return plan_model(its.ladder, model, seeds, its.scale, source, workspace.layout, ["mteb"], choice=its.embedding)
 
 
 def print_outcome(workspace: "Workspace", row: "PlanRow") -> None:

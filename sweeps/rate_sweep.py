@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any
 
 from ablations import rates
-from ablations.launch.checks import require_heldout_context
 from ablations.launch.execute import Workspace, retry_failed, run_or_submit
 from ablations.launch.listing import state_of_all
 from ablations.names import NUMBERS, split_numbers
@@ -29,7 +28,7 @@ from neobert.search.space import Range
 from sweeps.studies import StudyRequest, open_storage
 
 POINT_COLUMNS = ("variant", "rate", "seed", "run", "state", "loss")
-BEST_COLUMNS = ("variant", "shared rate", "loss at it", "optimum", "within 1 s.e.", "loss there", "train as", "remark")
+BEST_COLUMNS = ("variant", "shared rate", "loss at it", "optimum", "loss there", "train as", "remark")
 
 
 @dataclass(frozen=True)
@@ -37,15 +36,13 @@ class RateRequest:
     """The points of a sweep, each trained on pilot `seeds`.
 
     The rule tries `width` rates on each side of a scale's own, `factor` from one to the next, and at most `most`.
-    `noise` is the standard deviation of the loss over seeds, in nats per token; None means that of the losses. A
-    sampler of Optuna chooses the `fields` between ends: (name, low, high).
+    A sampler of Optuna chooses the `fields` between ends: (name, low, high).
     """
 
     seeds: tuple[int, ...]
     factor: float
     width: int
     most: int
-    noise: float | None
     fields: tuple[tuple[str, str, str], ...]
     study: StudyRequest
 
@@ -172,7 +169,7 @@ class VariantSweep:
     def _vertex(self) -> tuple[dict[str, Any] | None, str]:
         """Return the optimum of a rule's rates, and why there is none or what is special about it."""
         curve = self.curve()
-        optimum = curve.optimum(self.request.noise)
+        optimum = curve.optimum()
         if optimum is None:
             return None, self._why_none(curve)
         name = best_variant(self.row.ladder, self.row.variant, optimum, self.workspace.scale).name
@@ -204,7 +201,6 @@ def _optimum_entry(optimum: Optimum, name: str) -> dict[str, Any]:
     return {
         "rate": optimum.rate,
         "exact": optimum.exact,
-        "interval": optimum.interval,
         "loss": optimum.loss,
         "fitted": optimum.fitted,
         "train_as": name,
@@ -257,8 +253,6 @@ def _ends(name: str, texts: Sequence[str]) -> tuple[float, float]:
 def sweep(workspace: Workspace, request: RateRequest, sweeps: Sequence[VariantSweep]) -> int:
     """Run or submit what is open of the sweeps, whose workers add the next points; return the exit code."""
     layout, show = workspace.layout, partial(_print_outcome, workspace, sweeps)
-    if "heldout_context" not in workspace.kept:
-        require_heldout_context(workspace.execution.heldout_context, [each.row for each in sweeps])
     if workspace.dry_run:
         show()
         return EXIT_DONE
@@ -312,9 +306,8 @@ def _best_cells(entry: Mapping[str, Any]) -> list[object]:
     best = entry["optimum"]
     cells: list[object] = [entry["variant"], rate_text(entry["shared_rate"]), _loss_text(entry["shared_loss"])]
     if best is None:
-        return [*cells, None, None, None, None, entry["reason"]]
-    interval = best["interval"] and " to ".join(map(rate_text, best["interval"]))
-    return [*cells, rate_text(best["rate"]), interval, _loss_text(best["loss"]), best["train_as"], entry["reason"]]
+        return [*cells, None, None, None, entry["reason"]]
+    return [*cells, rate_text(best["rate"]), _loss_text(best["loss"]), best["train_as"], entry["reason"]]
 
 
 def _loss_text(loss: float | None) -> str | None:

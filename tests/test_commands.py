@@ -5,8 +5,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ablations import loading
-
 ROOT = Path(__file__).parent.parent
 DEMO = "examples/demo.py"
 COMMANDS = (
@@ -34,11 +32,3 @@ def test_commands_work_without_docstrings_and_asserts() -> None:
     ended = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     *said, last = ended.stdout.split("ended 0\n")
     assert len(said) == len(given) and all(map(str.strip, said)) and not last, ended.stdout + ended.stderr
-
-
-def test_the_title_of_a_ladder_is_its_files_first_line_without_docstrings_too() -> None:
-    path = ROOT / "examples" / "cramming.py"
-    code = f"from ablations import loading; print(loading.load({str(path)!r}).title)"
-    said = subprocess.check_output([sys.executable, "-OO", "-c", code], cwd=ROOT, text=True)
-    assert said.strip() == loading.load(str(path)).title
-    assert path.read_text(encoding="utf-8").startswith(f'"""{said.strip()}')

@@ -2,12 +2,10 @@
 
 Only unfinished runs count. All hours are upper bounds at the throughput printed with them. Pre-training is counted as
 if every slot held a token (packing leaves few empty) and every token attended to a whole context (records count the
-documents' lengths). No fine-tuning trial ends early, those of a search are at a typical point, and every contrastive
-text has the maximum length. MTEB evaluations are not counted.
+documents' lengths). No fine-tuning trial ends early, and every contrastive text has the maximum length. MTEB
+evaluations are not counted.
 """
 
-import math
-import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -23,7 +21,6 @@ from neobert.errors import did_you_mean
 from neobert.execution import Execution
 from neobert.glue.task_data import own_files
 from neobert.glue.tasks import Task
-from neobert.identity import plain
 from neobert.kinds.contrastive import ContrastiveRun
 from neobert.kinds.glue import GlueStudy
 from neobert.kinds.pretraining import PretrainingRun
@@ -37,49 +34,31 @@ from neobert.model.size import (
     training_memory,
 )
 from neobert.recipe import EngineWord, FineTuning
-from neobert.runs.kinds import Run, stage_records
+from neobert.runs.kinds import Run
 from neobert.runs.layout import Layout
-from neobert.search.space import Range, Space
 from neobert.training.schedule import MILESTONES, NEWEST_KEPT, FineTuningSchedule
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Cost of one run or several. None means unknown, 0 that nothing is left to do.
+    """Cost of one run or several. Hours are None if they are unknown, memory if nothing is pre-trained.
 
-    memory_gb: by the model of memory.
-    sources: how the hours were determined.
     uncounted: kinds of work that the hours exclude, because the number of texts they read is not known in advance.
     """
 
     memory_gb: float | None = None
     gpu_hours: float | None = 0.0
-    sources: tuple[str, ...] = ()
-    disk_gb: float | None = 0.0
+    disk_gb: float = 0.0
     uncounted: tuple[str, ...] = ()
-
-    def summary(self) -> dict[str, Any]:
-        """Return the entries of `--dry-run --json`."""
-        memory, hours, disk = (
-            None if value is None else round(value, 3) for value in (self.memory_gb, self.gpu_hours, self.disk_gb)
-        )
-        return {
-            "memory_gb_per_gpu": memory,
-            "gpu_hours": hours,
-            "gpu_hours_source": "; ".join(self.sources) or None,
-            "gpu_hours_without": list(self.uncounted),
-            "disk_gb": disk,
-        }
 
 
 def sum_costs(costs: Iterable[Cost]) -> Cost:
-    """Add up costs: the maximum of the memory, the sum of the rest. A sum with an unknown term is unknown."""
+    """Add up costs: the maximum of the memory, the sum of the rest. A sum with unknown hours is unknown."""
     listed = list(costs)
     return Cost(
         max((cost.memory_gb for cost in listed if cost.memory_gb is not None), default=None),
         _sum_known(cost.gpu_hours for cost in listed),
-        tuple(dict.fromkeys(source for cost in listed for source in cost.sources)),
-        _sum_known(cost.disk_gb for cost in listed),
+        sum(cost.disk_gb for cost in listed),
         tuple(dict.fromkeys(name for cost in listed for name in cost.uncounted)),
     )
 
@@ -87,7 +66,7 @@ def sum_costs(costs: Iterable[Cost]) -> Cost:
 def _sum_known(values: Iterable[float | None]) -> float | None:
     """Return the sum; None if one value is None."""
     known = list(values)
-    return None if None in known else float(sum(value for value in known if value is not None))
+    return None if None in known else sum((value for value in known if value is not None), 0.0)
 
 
 STATED_UTILIZATION = 0.38
@@ -95,65 +74,6 @@ STATED_UTILIZATION = 0.38
 tokens (benchmarks/README.md). NeoBERT itself reached 16 % (2.1T tokens in 6,000 H100-hours)."""
 ASSUMED_GPU = "H100"
 """The GPU of a plan that names none, at the scales at which nobody trains without one."""
-
-SHAPE = ("vocabulary_size", "layers", "width", "heads", "feedforward_width", "feedforward", "positions", "norm")
-
-Record = Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class Throughput:
-    """Floating-point operations per second of one GPU, or token slots per second for any model; both None if unknown.
-
-    `sources` are the runs or statements that the numbers come from.
-    """
-
-    flops_per_second: float | None = None
-    tokens_per_second: float | None = None
-    sources: tuple[str, ...] = ()
-
-    def hours(self, flops: float, tokens: float) -> float | None:
-        """Return the GPU-hours of some work; None if unknown."""
-        if self.tokens_per_second is not None:
-            return tokens / self.tokens_per_second / 3600
-        return None if self.flops_per_second is None else flops / self.flops_per_second / 3600
-
-
-def finished_runs(layout: Layout) -> list[Record]:
-    """Return the records of pre-training stages that finished on GPUs, newest first; unreadable ones are skipped."""
-    on_gpus = [each for each in stage_records(layout) if each[1].get("gpu_hours") and each[1].get("flops")]
-    return [record for _, record in sorted(on_gpus, key=lambda each: each[0].stat().st_mtime, reverse=True)]
-
-
-def measured_throughput(
-    run: PretrainingRun, finished: Sequence[Record], *, same_rows: bool = True
-) -> Throughput | None:
-    """Return the throughput of the newest finished run of the same shape.
-
-    With `same_rows`, runs with rows of the same kind (data, packing, precision, context) are preferred: their tokens
-    per second include the slots that packing leaves empty. Otherwise only floating-point operations count.
-    """
-    recipe = plain(run.recipe)
-    same = [record for record in finished if _shape(record["config"]["recipe"]) == _shape(recipe)]
-    for record in same if same_rows else ():
-        if _rows(record["config"]["recipe"]) == _rows(recipe):
-            rate = record["tokens"] / (3600 * record["gpu_hours"])
-            return Throughput(None, rate, (f"measured by run {record['id']}",))
-    for record in same[:1]:
-        rate = record["flops"] / (3600 * record["gpu_hours"])
-        return Throughput(rate, None, (f"measured by run {record['id']}",))
-    return None
-
-
-def _shape(recipe: Mapping[str, Any]) -> tuple[Any, ...]:
-    return tuple(recipe["model"].get(field) for field in SHAPE)
-
-
-def _rows(recipe: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return the fields that determine how full rows are and how much computation a slot takes."""
-    stage = recipe["stages"][-1]
-    return recipe["data"], recipe["packing"], recipe["precision"], stage["context"], stage["mixture"]
-
 
 SPECIALS = {1: 2, 2: 3}
 """Number of special tokens around one text and around a pair."""
@@ -238,14 +158,9 @@ def task_size(source: Source, task: Task) -> TaskSize:
 
 @lru_cache(maxsize=64)
 def _own_size(task: Task) -> TaskSize:
-    """Count the examples of a ladder's own task, whose words are joined by spaces. Raises as `own_files` and
-    `check_columns`."""
-    from neobert.glue.encoding import check_columns  # imports numpy
-
+    """Count the examples of a ladder's own task, whose words are joined by spaces. Raises as `own_files`."""
     needed = (task.label_column, *task.columns)
     splits = {split: own_files(task).read(split, needed) for split in task.splits}
-    for split, examples in splits.items():
-        check_columns(task, f"{task.title} {split}", examples)
     train, *others = splits.values()
     texts = [train[column] for column in task.columns]
     characters = sum(len(" ".join(text) if task.tags_words else str(text)) for column in texts for text in column)
@@ -259,17 +174,7 @@ def study_bytes(study: GlueStudy, run: PretrainingRun, source: Source) -> int:
     predictions = task_size(source, study.about).validation * labels * 4
     encoder = parameter_count(run.recipe.model, run.context).encoder
     head = run.recipe.model.width * (run.recipe.model.width + 1 + labels) + labels
-    trials = len(study.points) if study.search is None else study.total * len(study.search.seeds)
-    return trials * (TRIAL_RECORD_BYTES + predictions) + WEIGHT_BYTES * (encoder + head)
-
-
-def typical_batch_size(space: Space) -> int:
-    """Return the batch size of a typical point of a search: the lower median of its sizes, or the middle of their range
-    on a logarithmic scale, rounded down."""
-    sizes = space.batch_size
-    if isinstance(sizes, Range):
-        return int(math.sqrt(sizes.low * sizes.high))
-    return statistics.median_low(sizes)
+    return len(study.points) * (TRIAL_RECORD_BYTES + predictions) + WEIGHT_BYTES * (encoder + head)
 
 
 GIGABYTE = 1e9
@@ -317,19 +222,31 @@ class Machine:
         )
 
     @property
-    def throughput(self) -> Throughput:
-        """The throughput by what is known of the GPU: its tokens per second, or else its name. Raises ValueError if
-        there is no GPU of this name."""
+    def source(self) -> str | None:
+        """How hours are determined; None if they are unknown. Raises ValueError if there is no GPU of this name."""
         if (rate := self.tokens_per_second_per_gpu) is not None:
-            return Throughput(None, rate, (f"stated: {rate:,.0f} tokens/s per GPU",))
-        if self.gpu is None:
-            return Throughput()
+            throughput = f"stated: {rate:,.0f} tokens/s per GPU"
+        elif self.gpu is None:
+            return None
+        else:
+            said = "assumed" if self.is_assumed else "stated"
+            peak = f"{self.gpu}'s {self._peak / 1e12:,.0f} TFLOP/s bf16"
+            throughput = f"{said}: {STATED_UTILIZATION:.0%} of {peak}"
+        return f"{throughput}; at least {1000 * self.seconds_per_update:.0f} ms a fine-tuning update"
+
+    def hours(self, flops: float, tokens: float) -> float | None:
+        """Return the GPU-hours of some work: by tokens per second if they are stated, else by the GPU's name; None if
+        neither is known. Raises ValueError if there is no GPU of this name."""
+        if self.tokens_per_second_per_gpu is not None:
+            return tokens / self.tokens_per_second_per_gpu / 3600
+        return None if self.gpu is None else flops / (STATED_UTILIZATION * self._peak) / 3600
+
+    @property
+    def _peak(self) -> float:
         if self.gpu not in PEAK_FLOPS_PER_SECOND:
-            hint = did_you_mean(self.gpu, PEAK_FLOPS_PER_SECOND)
+            hint = did_you_mean(str(self.gpu), PEAK_FLOPS_PER_SECOND)
             raise ValueError(f"the peak of gpu {self.gpu!r} is not known: {hint}; or state tokens_per_second_per_gpu")
-        peak, said = PEAK_FLOPS_PER_SECOND[self.gpu], "assumed" if self.is_assumed else "stated"
-        source = f"{said}: {STATED_UTILIZATION:.0%} of {self.gpu}'s {peak / 1e12:,.0f} TFLOP/s bf16"
-        return Throughput(STATED_UTILIZATION * peak, None, (source,))
+        return PEAK_FLOPS_PER_SECOND[self.gpu]
 
     @property
     def seconds_per_update(self) -> float:
@@ -400,78 +317,40 @@ class PlanCosts:
                 costs[data_id] = Cost(disk_gb=corpus_bytes(self.source, corpus.corpus) / GIGABYTE)
         return costs
 
-    @cached_property
-    def _finished(self) -> list[Record]:
-        return finished_runs(self.layout)
-
-    def _throughput(self, run: PretrainingRun, *, same_rows: bool) -> Throughput:
-        return measured_throughput(run, self._finished, same_rows=same_rows) or self.machine.throughput
-
     def _stage(self, run: PretrainingRun) -> Cost:
-        throughput = self._throughput(run, same_rows=True)
         return Cost(
             memory_gb=stage_memory(run, self.machine).total / GIGABYTE,
-            gpu_hours=throughput.hours(stage_flops(run), run.recipe.stages[-1].tokens),
-            sources=throughput.sources,
+            gpu_hours=self.machine.hours(stage_flops(run), run.recipe.stages[-1].tokens),
             disk_gb=checkpoint_bytes(run) / GIGABYTE,
         )
 
     def _contrastive(self, run: ContrastiveRun) -> Cost:
-        """Return the cost if every text had the maximum length; unknown for an encoder outside the plan."""
-        stage, protocol = self._pretraining.get(run.weights), run.protocol
-        if stage is None:
-            return Cost(gpu_hours=None, disk_gb=None)
-        throughput = self._throughput(stage, same_rows=False)
+        """Return the cost if every text had the maximum length."""
+        stage, protocol = self._pretraining[run.weights], run.protocol
         tokens = protocol.steps * protocol.texts_per_step * run.max_tokens * CACHED_GRADIENTS
-        hours = throughput.hours(training_flops_per_token(stage.recipe.model, run.max_tokens, 0) * tokens, tokens)
-        return Cost(gpu_hours=hours, sources=throughput.sources, disk_gb=checkpoint_bytes(stage) / GIGABYTE)
+        hours = self.machine.hours(training_flops_per_token(stage.recipe.model, run.max_tokens, 0) * tokens, tokens)
+        return Cost(gpu_hours=hours, disk_gb=checkpoint_bytes(stage) / GIGABYTE)
 
     def _studies(self, studies: Sequence[GlueStudy]) -> Cost:
         """Cost of studies: shared trials are counted once; each study keeps the weights of its best trial."""
         hours: dict[str, float | None] = {}
-        sources: dict[str, None] = {}
         disk = 0.0
         for study in studies:
             stage = self._pretraining[study.weights]
-            throughput = self._throughput(stage, same_rows=False)
-            sources |= dict.fromkeys(throughput.sources)
-            if throughput.sources:
-                sources[f"at least {1000 * self.machine.seconds_per_update:.0f} ms a fine-tuning update"] = None
             disk += study_bytes(study, stage, self.source) / GIGABYTE
-            if study.search is not None:
-                hours[study.id] = self._search_hours(study, stage, throughput)
-                continue
             sizes = {point.batch_size for point in study.points}
-            by_batch = {size: self._trial_hours(study, stage, size, throughput) for size in sizes}
-            recorded = self._recorded[study.task]
-            for trial, point in zip(study.trial_ids, study.points, strict=True):
-                if trial not in recorded:
-                    hours[trial] = by_batch[point.batch_size]
-        return Cost(gpu_hours=_sum_known(hours.values()), sources=tuple(sources), disk_gb=disk)
+            by_batch = {size: self._trial_hours(study, stage, size) for size in sizes}
+            open_trials = (trial for trial in study.trials(self.layout) if not trial.is_recorded)
+            hours |= {trial.id: by_batch[trial.point.batch_size] for trial in open_trials}
+        return Cost(gpu_hours=_sum_known(hours.values()), disk_gb=disk)
 
-    def _search_hours(self, study: GlueStudy, stage: PretrainingRun, throughput: Throughput) -> float | None:
-        """Return the hours of the trials that a search has left, each with all seeds at a typical point."""
-        assert study.search is not None
-        hours = self._trial_hours(study, stage, typical_batch_size(study.search.space), throughput)
-        trials = study.open_parts(self.layout) * len(study.search.seeds)
-        return None if hours is None else trials * hours
-
-    def _trial_hours(
-        self, study: GlueStudy, stage: PretrainingRun, batch_size: int, throughput: Throughput
-    ) -> float | None:
+    def _trial_hours(self, study: GlueStudy, stage: PretrainingRun, batch_size: int) -> float | None:
         size = task_size(self.source, study.about)
         work = TrialWork.of(study.about, size, study.protocol, batch_size)
         length = size.tokens(study.about, study.protocol.max_tokens)
         tokens = work.trained_tokens + work.evaluated_tokens / 3  # a forward pass is a third of the work
-        hours = throughput.hours(training_flops_per_token(stage.recipe.model, length, 0) * tokens, tokens)
+        hours = self.machine.hours(training_flops_per_token(stage.recipe.model, length, 0) * tokens, tokens)
         return None if hours is None else max(hours, self.machine.seconds_per_update * work.updates / 3600)
-
-    @cached_property
-    def _recorded(self) -> dict[str, frozenset[str]]:
-        """The ids of each task's trials that have a record."""
-        root = self.layout.root / "glue"
-        tasks = {study.task for row in self.rows for study in GlueStudy.among(row.runs)}
-        return {task: frozenset(path.stem for path in (root / task).glob("*.json")) for task in tasks}
 
 
 COSTS: Mapping[str, Callable[[PlanCosts, Any], Cost]] = {

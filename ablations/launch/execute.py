@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ablations.ladders import Ladder
-from ablations.launch.checks import refuse, require_data, require_room, require_scorable_tasks, validate
+from ablations.launch.checks import require_data, require_room, require_scorable_tasks, require_startable
 from ablations.launch.costs import Machine
 from ablations.launch.request import Place, Selection
 from ablations.launch.submit import AtWork, plan_jobs, print_submissions, submitter_of
@@ -105,7 +105,6 @@ def open_workspace(
     specification = specify(
         selection.named_data(only_shows=dry_run),
         synthetic_documents(ladder, scale),
-        selection.without_texts_of,
         task_folders={name: task.folder for name, task in ladder.own_tasks.items()},
         corpora=ladder.corpora,
     )
@@ -168,8 +167,7 @@ def _submit(
     layout, place = workspace.layout, workspace.place
     submitter = submitter_of(workspace.selection, place, layout, leave_failed=leave_failed)
     execution = place.execution(workspace.execution).model_copy(update={"threads": submitter.threads("pretrain")})
-    for remark in refuse(validate(rows, layout, Machine.of(place, execution, workspace.scale))):
-        logs().print(remark, markup=False)
+    require_startable(rows, layout, Machine.of(place, execution, workspace.scale))
 
     def write(at_work: AtWork) -> None:
         """Write the run files but those of queued runs, whose jobs read them when they start or are requeued."""

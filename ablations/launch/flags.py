@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ablations.ladders import SCALES
-from neobert.command_line import count, number_above_0, whole_number
+from neobert.command_line import count, number_above_0
 from neobert.processes import REPOSITORY
 
 if TYPE_CHECKING:
@@ -14,17 +14,15 @@ if TYPE_CHECKING:
     from ablations.launch.request import Place, Selection
 
 DEFAULT_RUNS = Path("runs")
-EXECUTION = ("compile", "trace_steps", "deterministic", "heldout", "heldout_context")
+EXECUTION = ("compile", "deterministic", "heldout")
 """Flags of how runs execute, named like the fields of `neobert.execution.Execution`."""
 Flags = Mapping[str, Any]
 """The values of a command's flags by name."""
-MODEL_HELP = "an external encoder: a folder, a hub model, or a baseline of the paper (--model list names them)"
+MODEL_HELP = "an external encoder: a folder, a hub model, or a baseline of the paper, as BERT-base"
 
 
 def add_ladder_flag(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--ladder", metavar="FILE.py", help="a ladder of your own, or the name of its module (default: the paper's)"
-    )
+    parser.add_argument("--ladder", metavar="FILE.py", help="a ladder of your own (default: the paper's)")
 
 
 def add_scale_flag(parser: argparse.ArgumentParser, text: str) -> None:
@@ -96,7 +94,7 @@ def _add_cluster_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def add_execution_flags(parser: argparse.ArgumentParser) -> None:
-    """Add a group with `--compile`, `--trace-steps`, `--deterministic`, `--heldout` and `--heldout-context`."""
+    """Add a group with `--compile`, `--deterministic` and `--heldout`."""
     group = parser.add_argument_group("training", "how runs execute; they change no id")
     add = group.add_argument
     add(
@@ -105,14 +103,6 @@ def add_execution_flags(parser: argparse.ArgumentParser) -> None:
         default="auto",
         help="compile models; auto: on a GPU, except in contrastive fine-tuning and for few updates of fine-tuning "
         "(default: auto)",
-    )
-    add(
-        "--trace-steps",
-        type=whole_number,
-        default=0,
-        metavar="N",
-        help="write a profiler trace of N steps, after the first few, to attempts/*/trace.json of each run of "
-        "pre-training or contrastive fine-tuning (default: 0, none)",
     )
     add(
         "--deterministic",
@@ -125,13 +115,6 @@ def add_execution_flags(parser: argparse.ArgumentParser) -> None:
         choices=("own", "all"),
         help="measure the held-out loss on the corpus of each run, or on all corpora of the source (default: as the "
         "run was planned, at first own)",
-    )
-    add(
-        "--heldout-context",
-        type=count,
-        metavar="N",
-        help="measure the held-out loss also with documents cut to N tokens, so that runs with different contexts and "
-        "tokenizers can be compared (default: as the run was planned, at first the shortest context of the scale)",
     )
 
 
@@ -173,10 +156,7 @@ def selection_from(flags: Flags) -> "Selection":
         seeds=tuple(get("seed") or [0]),
         finetuning_seeds=tuple(get("finetuning_seed") or ()),
         stages=tuple(get("stages", ())),
-        embedding=EmbeddingChoice(
-            get("pairs"), get("tasks"), get("categories"), get("benchmark"), get("zero_shot", False), get("protocol")
-        ),
-        without_texts_of=tuple(get("without_texts_of") or ()),
+        embedding=EmbeddingChoice(get("pairs"), get("tasks"), get("benchmark"), get("zero_shot", False)),
     )
 
 

@@ -1,36 +1,21 @@
-"""Listings of a plan: the ladder, runs with costs and ids, and existing runs that are similar."""
+"""Listings of a plan: the ladder, and runs with costs and ids."""
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
-from functools import cache
-from operator import itemgetter
-from pathlib import Path
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rich.markup import escape
 from rich.table import Table
 
 from ablations.launch.costs import Cost, PlanCosts, stage_flops
-from ablations.plan import PlannedRun, PlanRow, VariantRow
+from ablations.plan import PlannedRun, VariantRow
 from neobert.console import output, quantity, table
-from neobert.errors import DamagedFile, MissingData
-from neobert.files import read_json
-from neobert.identity import leaves, plain
 from neobert.kinds.pretraining import PretrainingRun
-from neobert.runs.index import State, state_of
-from neobert.runs.kinds import KINDS, Run
-from neobert.runs.layout import Layout
-from neobert.runs.run_file import read_run_file
+from neobert.runs.index import State
 
 COST_COLUMNS = ("GB per GPU", "GPU-hours", "disk GB")
-DIFFS_SHOWN = 10
-UNKNOWN_HOURS = (
-    "GPU-hours are not known: name the gpu or its tokens_per_second_per_gpu in a cluster profile, or finish a run of "
-    "the same shape on a GPU"
-)
+UNKNOWN_HOURS = "GPU-hours are not known: give --gpu NAME, or tokens_per_second_per_gpu in a cluster profile"
 
 
 def change_text(path: str, change: Sequence[Any]) -> str:
@@ -105,18 +90,15 @@ def _state_counts(states: Iterable[str]) -> str:
 
 def print_plan(rows: Sequence[VariantRow], costs: PlanCosts, *, as_json: bool) -> None:
     """Print the runs of each variant with ids, sizes, states, folders and costs, and the total."""
-    diffs = id_diffs(rows, costs.layout)
     if as_json:
-        summaries = [_summary(row) | costs.row(row).summary() for row in rows]
-        near = [{"near_misses": [vars(diff) for diff in found]} for found in diffs]
-        print(json.dumps([{**summary, **found} for summary, found in zip(summaries, near, strict=True)], indent=1))
+        print(json.dumps([_summary(row) | _cost_entries(row, costs) for row in rows], indent=1))
         return
     console = output()
     if len(rows) == 1:
         _print_runs(rows[0], costs)
     else:
         console.print(_table_of_rows(rows, costs))
-    for line in (*_near_misses(rows, diffs), *_absences(rows)):
+    for line in _absences(rows):
         console.print(escape(f"  {line}"))
     _print_total(rows, costs)
 
@@ -134,15 +116,6 @@ def _table_of_rows(rows: Sequence[VariantRow], costs: PlanCosts) -> Table:
     ]
     title = f"{rows[0].scale} scale, {costs.source.label} data (one variant alone shows all runs, ids and folders)"
     return table(title, ("variant", "seed", "parameters", "runs", *COST_COLUMNS), cells)
-
-
-def _near_misses(rows: Sequence[VariantRow], diffs: "Sequence[Sequence[IdDiff]]") -> list[str]:
-    """Return a line for each existing run that nearly is a planned one; of several rows the first ones alone."""
-    near = [f"{diff.kind}: {diff.sentence()}" for found in diffs for diff in found]
-    if len(rows) == 1 or len(near) <= DIFFS_SHOWN:
-        return near
-    rest = f"and {len(near) - DIFFS_SHOWN} more runs that are nearly there (--json has them)"
-    return [*near[:DIFFS_SHOWN], rest]
 
 
 def _absences(rows: Sequence[VariantRow]) -> list[str]:
@@ -171,6 +144,17 @@ def _summary(row: VariantRow) -> dict[str, Any]:
             for each in row.planned
         ],
         "skipped": row.skipped,
+    }
+
+
+def _cost_entries(row: VariantRow, costs: PlanCosts) -> dict[str, Any]:
+    cost = costs.row(row)
+    return {
+        "memory_gb_per_gpu": None if cost.memory_gb is None else round(cost.memory_gb, 3),
+        "gpu_hours": None if cost.gpu_hours is None else round(cost.gpu_hours, 3),
+        "gpu_hours_source": costs.machine.source,
+        "gpu_hours_without": list(cost.uncounted),
+        "disk_gb": round(cost.disk_gb, 3),
     }
 
 
@@ -212,102 +196,9 @@ def _print_total(rows: Sequence[VariantRow], costs: PlanCosts) -> None:
         console.print(
             f"GPU-hours without {', '.join(total.uncounted)}: how many texts its tasks have is not known before"
         )
-    console.print(escape(f"GPU-hours at most, {'; '.join(total.sources)}" if total.sources else UNKNOWN_HOURS))
+    console.print(escape(f"GPU-hours at most, {machine.source}" if machine.source else UNKNOWN_HOURS))
 
 
 def _digits(value: float | None) -> str | None:
     """Return a number in three digits; None if it is unknown."""
     return None if value is None else f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
-
-
-# Differences between planned and existing runs
-
-MOST_LEAVES = 5
-Leaves = frozenset[tuple[str, Any]]
-"""The leaves of a specification, with their dotted paths."""
-
-
-@dataclass(frozen=True)
-class IdDiff:
-    """An existing run that is similar to a planned one.
-
-    `differs` is {path: (existing, planned)}, empty if only the numerics version of a mechanism differs.
-    `newer_numerics` is True if that version differs or is unknown.
-    """
-
-    kind: str
-    planned: str
-    existing: str
-    state: str
-    differs: Mapping[str, tuple[Any, Any]]
-    newer_numerics: bool
-
-    def sentence(self) -> str:
-        """Describe the difference in one sentence."""
-        changes = [f"{path.removeprefix('recipe.')}: {old} → {new}" for path, (old, new) in self.differs.items()]
-        changes += ["numerics version"] if self.newer_numerics else []
-        return f"{self.planned} differs from {self.existing} ({self.state}) in {'; '.join(changes)}"
-
-
-def id_diffs(rows: Sequence[PlanRow], layout: Layout) -> list[list[IdDiff]]:
-    """Find, for each row, the nearest existing run of each missing run; each run is named once.
-
-    Runs on other weights are not compared, because they differ in pre-training.
-    """
-    planned_ids, named, existing = {run.id for row in rows for run in row.runs}, set[str](), cache(_existing)
-    found: list[list[IdDiff]] = []
-    for row in rows:
-        found.append([])
-        for each in row.planned:
-            if each.state != "missing" or each.run.id in named:
-                continue
-            named.add(each.run.id)
-            weights, wanted = _compared(plain(each.run))
-            differing = [
-                (len({path for path, _ in wanted ^ there}), folder, there)
-                for folder, its_weights, there in existing(each.folder.parent, each.run.kind)
-                if its_weights == weights and folder.name not in planned_ids
-            ]
-            count, folder, there = min(differing, key=itemgetter(0), default=(MOST_LEAVES + 1, each.folder, wanted))
-            if count <= MOST_LEAVES:
-                found[-1].append(_id_diff(layout, each.run, folder, there, wanted))
-    return found
-
-
-def _existing(parent: Path, kind: str) -> list[tuple[Path, str | None, Leaves]]:
-    """Return the folders of one kind with the fields that runs are compared by, as far as this version knows them."""
-    found = []
-    for path in sorted(parent.glob("*/run.json")):
-        with suppress(DamagedFile, KeyError, TypeError):
-            specification = read_json(path)["run"]
-            with suppress(ValueError):  # written by another version
-                specification = plain(KINDS[kind].read(specification))
-            found.append((path.parent, *_compared(specification)))
-    return found
-
-
-def _compared(specification: Mapping[str, Any]) -> tuple[str | None, Leaves]:
-    """Return the weights that a run starts from (None for pre-training), and the leaves of its specification.
-
-    The points of a grid are one leaf, so that another grid counts as one difference.
-    """
-    found = leaves({key: value for key, value in specification.items() if key != "points"})
-    if points := specification.get("points"):
-        axes = {name: sorted({point[name] for point in points}) for name in points[0]}
-        values_by_axis = (f"{name} {'/'.join(f'{value:g}' for value in values)}" for name, values in axes.items())
-        found["points"] = f"{len(points)} points {', '.join(values_by_axis)}"
-    weights = found.get("weights") or found.get("encoder.weights")
-    return weights, frozenset(found.items())
-
-
-def _id_diff(layout: Layout, planned: Run, folder: Path, there: Leaves, wanted: Leaves) -> IdDiff:
-    old, new = dict(there - wanted), dict(wanted - there)
-    differs = {path: (old.get(path), new.get(path)) for path in sorted(old | new)}
-    try:
-        run = read_run_file(folder).run
-    except (DamagedFile, MissingData):
-        return IdDiff(planned.title, planned.id, folder.name, "of another version", differs, newer_numerics=True)
-    is_closed = any((folder / name).exists() for name in ("done.json", "selection.json"))
-    state = "done" if is_closed else state_of(layout, run)
-    newer = run.id != folder.name or not differs
-    return IdDiff(planned.title, planned.id, folder.name, state, differs, newer)

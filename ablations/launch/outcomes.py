@@ -2,7 +2,6 @@
 
 import json
 import statistics
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -53,10 +52,14 @@ def print_outcome(layout: Layout, rows: Sequence[VariantRow], *, as_json: bool) 
     ]
     scores = "; tasks: best of grid on the validation sets, ×100" if tasks else ""
     output().print(table(f"Held-out loss in nats per token{scores}", columns, cells))
-    for kind, print_entries in (("contrastive", _print_tuned), ("mteb", _print_means), ("readouts", _print_readouts)):
-        found = [(outcome, entry) for outcome in outcomes for entry in outcome.get(kind, ())]
-        if found:
-            print_entries([{"variant": of["variant"], "seed": of["seed"], **entry} for of, entry in found])
+    others = [
+        (outcome["variant"], entry["seed"], kind, entry["id"], entry["state"], _in_words(entry))
+        for outcome in outcomes
+        for kind in SUMMARIES
+        for entry in outcome.get(kind, ())
+    ]
+    if others:
+        output().print(table("Other results", ("variant", "seed", "kind", "run", "state", "results"), others))
 
 
 def _outcome(layout: Layout, row: VariantRow, stage: PretrainingRun) -> dict[str, Any]:
@@ -103,17 +106,13 @@ def _tuned(layout: Layout, run: ContrastiveRun) -> dict[str, Any]:
     return {"heldout_loss": loss, "heldout_accuracy": accuracy}
 
 
-def _print_tuned(entries: Sequence[Entry]) -> None:
-    columns = ("variant", "seed", "run", "state", "held-out loss", "partner found first, %")
-    rows = [
-        (
-            *(entry[name] for name in ("variant", "seed", "id", "state")),
-            _number(entry["heldout_loss"]),
-            in_points(entry["heldout_accuracy"]),
-        )
-        for entry in entries
-    ]
-    output().print(table("Contrastive fine-tuning, on held-out pairs", columns, rows))
+def _in_words(entry: Entry) -> str | None:
+    """Return the numbers of a run that is not of GLUE: losses in nats, others as shares."""
+    numbers = {"held-out loss": entry.get("heldout_loss"), "partner found first": entry.get("heldout_accuracy")}
+    for readout, by_corpus in entry.get("scores", {}).items():
+        numbers |= {f"{readout} {corpus}": value for corpus, value in by_corpus.items()}
+    numbers |= {f"{mean['suite']} {mean['category'] or 'all tasks'}": mean["score"] for mean in entry.get("means", ())}
+    return ", ".join(f"{name} {value:.3f}" for name, value in numbers.items() if value is not None) or None
 
 
 def _measured(layout: Layout, evaluation: EmbeddingEvaluation) -> dict[str, Any]:
@@ -121,22 +120,6 @@ def _measured(layout: Layout, evaluation: EmbeddingEvaluation) -> dict[str, Any]
         "protocol": evaluation.encoder.protocol,
         "means": means_of(task_entries(layout, evaluation), evaluation.tasks),
     }
-
-
-def _print_means(entries: Sequence[Entry]) -> None:
-    names = list(dict.fromkeys(mean["category"] for entry in entries for mean in entry["means"]))
-    rows = []
-    for entry in entries:
-        for suite in dict.fromkeys(mean["suite"] for mean in entry["means"]):
-            shown = {
-                mean["category"]: f"{in_points(mean['score']) or '—'} ({mean['tasks']} of {mean['expected']})"
-                for mean in entry["means"]
-                if mean["suite"] == suite
-            }
-            cells = (entry["variant"], entry["seed"], entry["protocol"], suite, entry["state"])
-            rows.append((*cells, *(shown.get(name) for name in names)))
-    columns = ("variant", "seed", "protocol", "suite", "state", *(name or "all tasks" for name in names))
-    output().print(table("Tasks of embeddings: means of main scores, ×100 (tasks)", columns, rows))
 
 
 def _read_out(layout: Layout, evaluation: ReadoutEvaluation) -> dict[str, Any]:
@@ -148,25 +131,6 @@ def _read_out(layout: Layout, evaluation: ReadoutEvaluation) -> dict[str, Any]:
         for readout, record in records.items()
     }
     return {"scores": scores}
-
-
-def _print_readouts(entries: Sequence[Entry]) -> None:
-    measured = dict.fromkeys(
-        (readout, corpus) for entry in entries for readout, own in entry["scores"].items() for corpus in own
-    )
-    names = (readout if readout == corpus else f"{readout} {corpus}" for readout, corpus in measured)
-    columns = ("variant", "seed", "state", *names)
-    by_model: defaultdict[tuple[str, int], list[Entry]] = defaultdict(list)
-    for entry in entries:
-        by_model[entry["variant"], entry["seed"]].append(entry)
-    rows = []
-    for model, own in by_model.items():
-        scores = {readout: values for entry in own for readout, values in entry["scores"].items()}
-        states = ", ".join(dict.fromkeys(entry["state"] for entry in own))
-        values = (_number(scores.get(readout, {}).get(corpus)) for readout, corpus in measured)
-        rows.append((*model, states, *values))
-    title = "Readouts: losses in nats per token, others as accuracies"
-    output().print(table(title, columns, rows))
 
 
 SUMMARIES: Mapping[str, Callable[[Layout, Any], dict[str, Any]]] = {

@@ -36,7 +36,6 @@ class Selection:
     `data` is synthetic, hub or a folder; None means synthetic text, and at the paper's scale the published data of a
     plan. `variants` are names; a `design` or a `model`, an external encoder, is in their place. Without
     `finetuning_seeds` a variant is fine-tuned with the seed of its pre-training, and a model with seed 0.
-    `without_texts_of` are files whose texts are left out of pairs.
     """
 
     ladder: Ladder
@@ -51,7 +50,6 @@ class Selection:
     finetuning_seeds: tuple[int, ...] = ()
     stages: tuple[str, ...] = ("pretraining", "glue")
     embedding: EmbeddingChoice = EVERYTHING
-    without_texts_of: tuple[str, ...] = ()
 
     def named_data(self, *, only_shows: bool) -> str:
         """Return the data by name. Raises ValueError if runs at the paper's scale name none, as they would reproduce

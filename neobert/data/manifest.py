@@ -5,7 +5,6 @@ not on the disk.
 """
 
 import hashlib
-import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -182,13 +181,9 @@ def read_manifest(folder: Path) -> Manifest:
         raise DamagedFile(f"{path} has schema {schema!r}, and this version reads {SCHEMA}: update the code")
     found = as_written(_MANIFEST, content, path, "remove it and prefetch again")
     for name, entry in found.files.items():
-        if not all(is_local(each) and not _has_control(each) for each in (name, entry.file or name)):
+        if not all(map(is_local, (name, entry.file or name))):
             raise DamagedFile(f"{path} names {name!r} ({entry.file!r}), no file of this folder: do not trust it")
     return found
-
-
-def _has_control(name: str) -> bool:
-    return any(unicodedata.category(letter) == "Cc" for letter in name)
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:

@@ -4,22 +4,18 @@ A user's file has the columns `query`, `document` and optionally `negative` or `
 texts. pairs.toml declares the published data sets.
 """
 
-import hashlib
-import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from pydantic import TypeAdapter
 
 from neobert.data.catalog import Repository
-from neobert.data.manifest import ORIGIN_DIGITS
-from neobert.data.reading import data_files, read_rows, split_name
-from neobert.errors import DamagedFile, MissingData
-from neobert.files import read_json, sha256_of
+from neobert.data.reading import read_rows
+from neobert.errors import DamagedFile
+from neobert.files import read_json
 
 INSTRUCTIONS_FILE = "instructions.json"
 NEGATIVE_COLUMNS = ("negative", "negatives")
@@ -182,55 +178,3 @@ DECLARED_SETS: Mapping[str, DeclaredSet] = TypeAdapter(dict[str, DeclaredSet]).v
 def sets_of(mix: Mix) -> tuple[str, ...]:
     """Return the names of a mix's data sets."""
     return tuple(name for name, declared in DECLARED_SETS.items() if declared.belongs_to(mix))
-
-
-_BETWEEN_WORDS = re.compile(r"[\W_]+")
-
-
-def normalize_text(text: str) -> str:
-    """Reduce a text to its words, ignoring case, punctuation and spacing."""
-    return _BETWEEN_WORDS.sub(" ", text.casefold()).strip()
-
-
-@dataclass(frozen=True)
-class Decontamination:
-    """Filter for pairs that share a text with the evaluation data at `paths`, folders or files.
-
-    Files are read lazily.
-    """
-
-    paths: tuple[Path, ...]
-
-    def files(self) -> list[Path]:
-        """Return the files, without duplicates; raise MissingData if a path is missing or has no supported file."""
-        found: dict[Path, None] = {}
-        for path in self.paths:
-            files = data_files(path) if path.is_dir() else [path]
-            if not files or not files[0].is_file() or not split_name(files[0])[1]:
-                raise MissingData(f"{path} holds no tables: name the texts that training must not see")
-            found.update(dict.fromkeys(files))
-        return list(found)
-
-    @cached_property
-    def origin(self) -> str:
-        """Identity of the file contents, independent of their paths."""
-        digests = sorted({sha256_of(path) for path in self.files()})
-        return hashlib.sha256(" ".join(digests).encode()).hexdigest()[:ORIGIN_DIGITS]
-
-    @cached_property
-    def texts(self) -> frozenset[str]:
-        """The normalised texts, without those that contain no word."""
-        values = (value for path in self.files() for row in read_rows(path) for value in row.values())
-        return frozenset(filter(None, map(normalize_text, _texts_in(values))))
-
-    def removes(self, pair: Pair) -> bool:
-        """Return whether any text of the pair is among `texts`."""
-        return any(normalize_text(text) in self.texts for text in (pair.query, pair.document, *pair.negatives))
-
-
-def _texts_in(values: Iterable[Any]) -> Iterator[str]:
-    for value in values:
-        if isinstance(value, str):
-            yield value
-        elif isinstance(value, list | dict):
-            yield from _texts_in(value.values() if isinstance(value, dict) else value)

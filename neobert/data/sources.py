@@ -35,7 +35,7 @@ from neobert.data.mteb_tasks import (
     folder_tasks,
     member_names,
 )
-from neobert.data.pairs import DECLARED_SETS, INSTRUCTIONS_FILE, Decontamination, Pair, own_pairs, read_words
+from neobert.data.pairs import DECLARED_SETS, INSTRUCTIONS_FILE, Pair, own_pairs, read_words
 from neobert.data.reading import data_files, split_name, table_file
 from neobert.data.task_files import BLIMP_FOLDER, MinimalPair, SplitFiles, paradigm_files, read_pairs
 from neobert.data.tokenizers import (
@@ -87,11 +87,6 @@ class Source(ABC):
         """Whether tokenizers are trained on this source, at any vocabulary size, rather than published."""
 
     @property
-    def tokenizer_texts(self) -> tuple[str, ...]:
-        """What tokenizers are trained on, in words: other text of the source, and a ladder's own corpora."""
-        return (self.label, *self.own_corpora)
-
-    @property
     def corpora(self) -> tuple[str, ...]:
         """The names of all corpora that a recipe can read; the source may lack some."""
         return (*CORPORA, *self.own_corpora)
@@ -109,14 +104,6 @@ class Source(ABC):
         """Return the approximate numbers of tokens and documents of a corpus."""
         own = self._own_corpus(corpus)
         return own.size() if own else self._common_size(corpus)
-
-    def described_corpus(self, corpus: str) -> str | None:
-        """Return a line about the files of a corpus; None if it is in no folder."""
-        folder = self._own_corpus(corpus) or self._common_folder(corpus)
-        return folder.described() if folder else None
-
-    def _common_folder(self, corpus: str) -> CorpusFolder | None:
-        return None
 
     def _own_corpus(self, corpus: str) -> CorpusFolder | None:
         return self.own_corpora.get(require_known(corpus, self.corpora, "corpus"))
@@ -197,10 +184,6 @@ class Source(ABC):
     def pairs(self, name: str) -> Iterator[Pair]:
         """Yield the pairs of a data set in a fixed order."""
 
-    def leaves_out(self, pair: Pair) -> bool:
-        """Return whether a pair must be excluded from training."""
-        return False
-
     @abstractmethod
     def embedding_tasks(self) -> tuple[EmbeddingTask, ...]:
         """Return the available embedding tasks; for the hub, those of mteb's benchmarks."""
@@ -217,18 +200,14 @@ def open_source(
     name_or_folder: str,
     *,
     synthetic_documents: int,
-    unseen: Sequence[str] = (),
     corpora: Mapping[str, tuple[str, str]] | None = None,
 ) -> Source:
-    """Return the source named by `--data`: "synthetic", "hub" or a folder. With a folder, pairs that share a text with
-    the files or folders `unseen` are left out. `corpora` are added to it: (folder, text column) by name.
+    """Return the source named by `--data`: "synthetic", "hub" or a folder. `corpora` are added to it: (folder, text
+    column) by name.
 
     Raises:
-        MissingData: the name is neither a source nor a folder, or one of `unseen` contains no file that is read.
-        ValueError: `unseen` is given without a folder.
+        MissingData: the name is neither a source nor a folder.
     """
-    if unseen and name_or_folder in SOURCES:
-        raise ValueError(f"--without-texts-of looks through the pairs of a folder: leave it out with {name_or_folder}")
     own = {
         name: CorpusFolder(name, Path(folder), Path(folder), column)
         for name, (folder, column) in (corpora or {}).items()
@@ -242,10 +221,7 @@ def open_source(
         raise MissingData(
             f"--data {name_or_folder} is neither a folder nor a source: {did_you_mean(folder.name, SOURCES)}"
         )
-    decontamination = Decontamination(tuple(map(Path, unseen))) if unseen else None
-    if decontamination:
-        decontamination.files()  # raises before anything is planned
-    return DirectorySource(folder, decontamination, own_corpora=own)
+    return DirectorySource(folder, own_corpora=own)
 
 
 @dataclass(frozen=True)
@@ -407,7 +383,7 @@ def _not_downloaded(name: str) -> MissingData:
 
 @dataclass(frozen=True)
 class DirectorySource(Source):
-    """Corpora, tasks, pairs and tokenizers below `folder`; pairs that share a text with `unseen` are left out.
+    """Corpora, tasks, pairs and tokenizers below `folder`.
 
     corpora/<name>/ is a `CorpusFolder`; glue/<task>/<split>, pairs/<name> and mteb/<Category>/<Task>/<table> are one
     file each; tokenizers/<name>/ contains a tokenizer.json, and blimp/data/ the files of BLiMP. Prefetch writes the
@@ -416,16 +392,11 @@ class DirectorySource(Source):
     """
 
     folder: Path
-    unseen: Decontamination | None = None
 
     @property
     def trains_tokenizers(self) -> bool:
         """Whether tokenizers are trained on the folder's corpora: it has none, and prefetch will not add any."""
         return not (self.folder / "tokenizers").is_dir() and not self.manifest.below("tokenizers")
-
-    @property
-    def tokenizer_texts(self) -> tuple[str, ...]:
-        return (*self._corpora(), *self.own_corpora)
 
     @property
     def label(self) -> str:
@@ -448,9 +419,6 @@ class DirectorySource(Source):
     @cached_property
     def _own_columns(self) -> dict[str, str]:
         return read_words(self.folder / "corpora" / COLUMNS_FILE, "{corpus: column}")
-
-    def _common_folder(self, corpus: str) -> CorpusFolder:
-        return self.corpus_folder(corpus)
 
     def corpus_folder(self, corpus: str) -> CorpusFolder:
         """Return a corpus of the folder, whose files may be missing."""
@@ -536,8 +504,7 @@ class DirectorySource(Source):
         return tuple(sorted(own | {name for name in DECLARED_SETS if self._published_pairs(name)}))
 
     def pair_origin(self, name: str) -> str:
-        origin = self._origin(self._pair_files(name))
-        return origin if self.unseen is None else f"{origin} without {self.unseen.origin}"
+        return self._origin(self._pair_files(name))
 
     def pair_instruction(self, name: str) -> str | None:
         instructions = read_words(self.folder / "pairs" / INSTRUCTIONS_FILE, "{name: instruction}")
@@ -546,9 +513,6 @@ class DirectorySource(Source):
     def pairs(self, name: str) -> Iterator[Pair]:
         files = self._pair_files(name)
         return own_pairs(files[0]) if files[0].parent.name == "pairs" else DECLARED_SETS[name].read(files)
-
-    def leaves_out(self, pair: Pair) -> bool:
-        return self.unseen is not None and self.unseen.removes(pair)
 
     def _pair_files(self, name: str) -> list[Path]:
         """Return the files of a data set of pairs: the user's own file, or the prefetched ones."""

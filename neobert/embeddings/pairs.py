@@ -1,6 +1,6 @@
 """Tokenised data sets of pairs: encoded once for a tokenizer, length and instruction, memory-mapped, and sampled."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, astuple, dataclass
 from functools import cached_property, lru_cache
 from itertools import chain, islice
@@ -34,15 +34,14 @@ CHUNK_PAIRS = 4096
 
 @dataclass(frozen=True)
 class PairCounts:
-    """Numbers of pairs read and kept; of pairs left out because their query or document is blank (`empty`) or shares a
-    text with an evaluation (`shared`); of blank negatives left out; and of texts cut to the context."""
+    """Numbers of pairs read and kept; of pairs left out because their query or document is blank (`empty`); of blank
+    negatives left out; and of texts cut to the context."""
 
     read: int = 0
     kept: int = 0
     empty: int = 0
     empty_negatives: int = 0
     cut: int = 0
-    shared: int = 0
 
     def __add__(self, other: "PairCounts") -> "PairCounts":
         return PairCounts(*(own + more for own, more in zip(astuple(self), astuple(other), strict=True)))
@@ -90,10 +89,9 @@ def encode_pairs(
     *,
     query_instruction: str | None = None,
     document_instruction: str | None = None,
-    leaves_out: Callable[[Pair], bool] = lambda pair: False,
 ) -> EncodedPairs:
-    """Tokenise pairs. Pairs with a blank query or document, pairs for which `leaves_out` is true, and blank negatives
-    are left out. Longer texts are cut. All of these are counted."""
+    """Tokenise pairs. Pairs with a blank query or document and blank negatives are left out. Longer texts are cut. All
+    of these are counted."""
     instructions = {
         "queries": query_instruction,
         "documents": document_instruction,
@@ -103,7 +101,7 @@ def encode_pairs(
     counts, first_negatives = PairCounts(), [0]
     stream = iter(pairs)
     while chunk := list(islice(stream, CHUNK_PAIRS)):
-        kept, left_out = _kept_pairs(chunk, leaves_out)
+        kept, left_out = _kept_pairs(chunk)
         counts += left_out
         first_negatives += [len(pair.negatives) for pair in kept]
         texts = {
@@ -119,16 +117,14 @@ def encode_pairs(
     return EncodedPairs(**joined, first_negatives=np.cumsum(first_negatives), counts=counts)
 
 
-def _kept_pairs(pairs: Sequence[Pair], leaves_out: Callable[[Pair], bool]) -> tuple[list[Pair], PairCounts]:
+def _kept_pairs(pairs: Sequence[Pair]) -> tuple[list[Pair], PairCounts]:
     written = [pair for pair in pairs if pair.query.strip() and pair.document.strip()]
-    whole = [pair for pair in written if not leaves_out(pair)]
-    kept = [pair._replace(negatives=tuple(filter(str.strip, pair.negatives))) for pair in whole]
+    kept = [pair._replace(negatives=tuple(filter(str.strip, pair.negatives))) for pair in written]
     return kept, PairCounts(
         read=len(pairs),
         kept=len(kept),
         empty=len(pairs) - len(written),
-        empty_negatives=sum(len(pair.negatives) for pair in whole) - sum(len(pair.negatives) for pair in kept),
-        shared=len(written) - len(kept),
+        empty_negatives=sum(len(pair.negatives) for pair in written) - sum(len(pair.negatives) for pair in kept),
     )
 
 

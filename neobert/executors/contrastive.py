@@ -125,7 +125,6 @@ def _encode(run: ContrastiveRun, pairs: PairSet, source: Source, tokenizer: Fram
         run.max_tokens,
         query_instruction=None if instructed == "nothing" else pairs.instruction,
         document_instruction=pairs.instruction if instructed == "queries_and_documents" else None,
-        leaves_out=source.leaves_out,
     )
     require_origin(name, pairs.origin, source.pair_origin(pairs.name))
     return encoded

@@ -1,7 +1,7 @@
 """Preparation of data, once for all workers: one makes them under a claim, the others wait."""
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
@@ -21,17 +21,14 @@ POLL_SECONDS = 0.2
 def specify(
     data: str,
     synthetic_documents: int,
-    unseen: Iterable[str] = (),
     task_folders: Mapping[str, str] | None = None,
     corpora: Mapping[str, tuple[str, str]] | None = None,
 ) -> SourceSpecification:
-    """Convert `--data` and `--without-texts-of` for run.json, with absolute paths, as jobs may start elsewhere."""
+    """Convert `--data` for run.json, with an absolute path, as jobs may start elsewhere."""
     name = data if data in SOURCES else str(Path(data).resolve())
-    paths = tuple(str(Path(path).resolve()) for path in unseen)
     return SourceSpecification(
         name=name,
         synthetic_documents=synthetic_documents,
-        unseen=paths,
         task_folders=dict(task_folders or {}),
         corpora=dict(corpora or {}),
     )
@@ -42,7 +39,6 @@ def open_specified(specification: SourceSpecification) -> Source:
     return open_source(
         specification.name,
         synthetic_documents=specification.synthetic_documents,
-        unseen=specification.unseen,
         corpora=specification.corpora,
     )
 

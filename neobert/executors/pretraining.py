@@ -7,7 +7,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from neobert.data.shards import TokenizedCorpus, open_shards, share_arrays
+from neobert.data.shards import TokenizedCorpus, open_shards
 from neobert.errors import MissingData
 from neobert.executors.corpus import measured_corpora, text_tokenizer, tokenized_corpus
 from neobert.executors.preparation import open_specified
@@ -64,7 +64,6 @@ def execute(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: S
     _require_start(layout, run_file)
     run = run_file.specification(PretrainingRun)
     corpora = open_corpora(layout, run_file, stop)
-    share_arrays(corpora[run.recipe.data.corpus])  # the other ranks are still to come
     try:
         result = train(layout, run_file, partial(open_trainer, layout, corpora=corpora), claim, stop)
     except MissingData:
@@ -134,7 +133,7 @@ def _record(run_file: RunFile, result: TrainResult, metrics: list[dict[str, Any]
         "steps": stage.steps,
         "tokens": stage.tokens,
         "real_tokens": result.totals.real_tokens,
-        **accounts(result.totals, run.recipe, result.execution.processes, device, metrics),
+        **accounts(result.totals, run.recipe, result.execution.processes, device),
         "compiled": result.compiled,
         **machine_record(result, device),
     }

@@ -2,13 +2,12 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field
 
-from neobert.errors import DamagedFile, RunFailed
+from neobert.errors import RunFailed
 from neobert.files import matching
 from neobert.kinds.contrastive import ContrastiveRun
 from neobert.kinds.corpus import Corpus
@@ -71,13 +70,6 @@ def record_paths(root: Path) -> Iterator[Path]:
     """Yield every record file below a folder of runs, in a stable order."""
     for pattern in RECORDS:
         yield from matching(root, pattern)
-
-
-def stage_records(layout: Layout) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """Yield path and record of every finished stage of pre-training, without damaged ones."""
-    for path in matching(layout.root, "pretraining/*/done.json"):
-        with suppress(DamagedFile):
-            yield path, read_record(path)
 
 
 def read_records(root: Path) -> tuple[list[dict[str, Any]], list[str]]:

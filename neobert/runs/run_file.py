@@ -27,15 +27,13 @@ EXECUTION = "execution.json"
 
 
 class SourceSpecification(Value):
-    """Source of the data: a name or folder for `open_source`, the number of synthetic documents, the files or folders
-    with texts that no pair may share (`unseen`), the folders of a ladder's own tasks, and the folders and text columns
-    of its own corpora."""
+    """Source of the data: a name or folder for `open_source`, the number of synthetic documents, the folders of a
+    ladder's own tasks, and the folders and text columns of its own corpora."""
 
-    retired: ClassVar = {"readout_files": ANY}
+    retired: ClassVar = {"readout_files": ANY, "unseen": ANY}
 
     name: str
     synthetic_documents: PositiveInt
-    unseen: tuple[str, ...] = ()
     task_folders: dict[str, str] = Field(default_factory=dict)
     corpora: dict[str, tuple[str, str]] = Field(default_factory=dict)
 

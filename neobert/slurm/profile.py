@@ -15,7 +15,6 @@ from pydantic import Field, PositiveFloat, PositiveInt, ValidationError
 from neobert.errors import MissingData, did_you_mean
 from neobert.recipe import EngineWord, Value
 from neobert.runs.work import JobKind
-from neobert.text_files import read_text
 
 JOB_KINDS: tuple[JobKind, ...] = get_args(JobKind)
 
@@ -101,9 +100,8 @@ def _read(path: Path) -> dict[str, Any]:
     if not path.is_file():
         known = sorted(file.stem for file in path.parent.glob("*.toml"))
         raise MissingData(f"there is no cluster profile {path}: {did_you_mean(path.stem, known)}")
-    content = read_text(path)
     try:
-        return tomllib.loads(content)
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except (ValueError, RecursionError) as error:  # of the syntax, or nested too deeply
         raise ValueError(f"{path} is no TOML: {error}") from error
 

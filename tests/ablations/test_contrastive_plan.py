@@ -1,6 +1,5 @@
 """Contrastive fine-tuning in plans: the protocol's numbers, the nineteen data sets, and what a command refuses."""
 
-import csv
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,6 @@ import pytest
 from ablations.loading import papers
 from ablations.recipe_runs import pair_sets
 from ablations.run import main
-from neobert.data.download import Needs, items_of
 from neobert.data.pairs import DECLARED_SETS, Pair, sets_of
 from neobert.data.sources import DirectorySource, HubSource
 from neobert.embeddings.pairs import alike
@@ -20,10 +18,9 @@ from neobert.runs.layout import Layout
 from neobert.runs.records import sealed
 from tests.ablations.plans import rows_of
 from tests.embeddings.tiny_contrastive import tiny_contrastive, write_tiny_contrastive
-from tests.support.small_corpora import REAL_DATA, write_table
+from tests.support.small_corpora import write_table
 
 STAGES: tuple[...] = ("pretrain", "contrastive")
-INSTRUCTIONS = REAL_DATA.parent / "reference" / "paper" / "table7v2_finetune_instructions.csv"
 
 _JUDGED = {
     "default/train": {"query-id": ["q"], "corpus-id": ["d"], "score": [1]},
@@ -99,23 +96,6 @@ def test_published_rows_become_pairs(tmp_path: Path, name: str) -> None:
     assert found == [Pair("Q", "D", ("N",) * NEGATIVES.get(name, 0))] * (2 if name == "STACKEXCHANGE" else 1)
     similar = [Pair("Q", "D", similarity=4.5), Pair("a", "b", similarity=4.0)]
     assert list(alike(source.pairs(name), None)) == (similar if name.startswith("STS") else found)
-
-
-@pytest.mark.skipif(not INSTRUCTIONS.is_file(), reason="the paper's table is not here")
-def test_instructions_are_those_of_table_7() -> None:
-    with INSTRUCTIONS.open(newline="") as file:
-        table = {row["dataset"]: row["instruction"] for row in csv.DictReader(file)}
-    table["YAHOO"] = table.pop("YAHOOCLUST")
-    assert {name: table[name] for name in DECLARED_SETS} == {
-        name: declared.instruction for name, declared in DECLARED_SETS.items()
-    }
-
-
-def test_the_hub_is_asked_for_every_pattern_and_its_revision_stays_unknown() -> None:
-    items = list(items_of(Needs(pair_sets=("FEVER", "ALLNLI"))))
-    assert [item.folder for item in items] == ["pairs/FEVER", "pairs/ALLNLI"]
-    assert [len(item.parts) for item in items] == [3, 1]
-    assert HubSource().pair_origin("FEVER") == "hub:mteb/fever@unresolved"
 
 
 def test_the_codes_protocol_is_a_variant_of_its_own(tmp_path: Path) -> None:

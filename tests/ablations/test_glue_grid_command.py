@@ -106,22 +106,6 @@ def test_a_dry_run_changes_nothing_and_lost_predictions_cost_the_nested_score_al
     assert left == [best and best | {"nested": None} for best in whole] and any(left)
 
 
-def test_two_encoders_of_one_context_have_a_best_point_each(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """As two stages of a ladder of one's own may be."""
-    empty = dict.fromkeys(glue_grid.BEST_COLUMNS) | dict.fromkeys(glue_grid.POINT_COLUMNS) | {"task": "cola"}
-    studies = [SimpleNamespace(task="cola", weights=weights, search=None) for weights in ("first", "second")]
-    scores = {"first": 0.1234, "second": 0.5678}
-    monkeypatch.setattr(
-        glue_grid, "_entries", lambda _, seeds: [{**empty, "context": 64, "best": {"mean": scores[seeds[0].weights]}}]
-    )
-    workspace = SimpleNamespace(as_json=False)
-    glue_grid.print_outcome(workspace, "own", studies)  # type: ignore[arg-type]
-    said = capsys.readouterr().out
-    assert "12.3" in said and "56.8" in said
-
-
 @pytest.mark.usefixtures("swept")
 def test_seeds_storages_and_failures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Three seeds on one model, the best by their mean; a failed point stays failed until it is asked for again;

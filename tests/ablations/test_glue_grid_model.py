@@ -21,7 +21,6 @@ from neobert.runs.run_file import read_run_file
 from reports.figures.glue_tables import table3
 from reports.frames import read_frames
 from reports.rows import read_study
-from sweeps import glue_grid
 from tests.ablations.test_glue_grid_command import sweep
 from tests.ablations.toy_scale import toy
 from tests.support import external_models as world
@@ -128,12 +127,3 @@ def test_the_command_killed_at_its_second_point_repeats_nothing(
     assert finished and all(path.stat().st_mtime_ns == written for path, written in finished.items())
     interrupted = [unit for unit, count in Counter(starts(runs)).items() if count > 1]
     assert len(interrupted) == 1 and not any(interrupted[0] == path.stem for path in finished)
-
-
-def test_data_of_the_hub_are_refused_before_a_storage_is_opened(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder, runs = world.save(world.seeded(world.bert), tmp_path / "tiny-bert"), tmp_path / "runs"
-    assert glue_grid.main(["--task", "cola", "--model", str(folder), "--data", "hub", "--runs", str(runs)]) == 3
-    said = capsys.readouterr().err
-    assert "GLUE task cola (nyu-mll/glue)" in said and "--stages glue" in said and not runs.exists()

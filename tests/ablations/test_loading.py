@@ -8,8 +8,8 @@ import pytest
 
 from ablations import ladder, loading, run, status
 from ablations.ladders import Ladder
-from ablations.loading import RETIRED_SETTINGS, Settings, papers, proved
-from ablations.names import chosen_variants, names_of_design, one_variant, variants_of_design
+from ablations.loading import Settings, papers, proved
+from ablations.names import variants_of_design
 from ablations.scales import Rules
 from neobert.errors import EXIT_DONE, EXIT_REFUSED
 
@@ -75,15 +75,6 @@ WRONG_VARIANTS = (
         "A declares modifications of a parent, and it has no",
     ),
     ("A = M0.derive('A', ROTARY)\nobject.__setattr__(A, 'recipe', M1.recipe)", "more than it declares"),
-    (
-        "A = M0.derive('A', ROTARY)\nB = A.derive('B', SWIGLU)\nobject.__setattr__(A, 'parent', B)",
-        "has no baseline, because its parents form a cycle: A → B → A",
-    ),
-    ("A = M0.derive('A', ROTARY)\nobject.__setattr__(A, 'parent', A)", "form a cycle: A → A"),
-    (
-        "A = M0.derive('A', Modification('flat', 'here', stages=({'decay_steps': 0},)))",
-        "A: with decay_steps 0 the learning rate of its first stage stays at the floor, 0.1 of the peak",
-    ),
     ("A = Variant(3, 'a', 'here', M0.recipe)", "3 cannot be the name of a variant"),
     ("A = Variant('A', None, 'here', M0.recipe)", "variant A: title: Input should be a valid string"),
     ("A = Variant('A', 'a', 'here', M0.recipe, M0, 3)", "variant A: modifications: Input should be a valid tuple"),
@@ -117,9 +108,7 @@ WRONG_FILES = (
         "peak_learning_rates maps 0.0001 to 0.002 and 0.0006 to 0.001: their order must stay",
     ),
     ("replace(SMOKE, contexts={0: 64})", "contexts maps 0 to 64: its rows are numbers above 0"),
-    ("PUBLISHED = 'nowhere'", "nowhere, which is no folder"),
-    ("PUBLISHED_AS = ''", "PUBLISHED_AS has '': say who prints the numbers"),
-    *((f"{name} = []", f"{name} left: {instead}") for name, instead in RETIRED_SETTINGS.items()),
+    ("END = M0", "END is no setting any more: take it out"),
 )
 
 
@@ -133,9 +122,6 @@ def test_what_is_wrong_in_a_file_is_one_sentence(
 def test_a_variant_made_directly_is_accepted_if_it_declares_all_that_it_changes(tmp_path: Path) -> None:
     own = load("A = Variant('A', 'a', 'here', M1.recipe, M0, (ROTARY, SWIGLU, ladder.RMS_NORM))", tmp_path)
     assert own.variants["A"].delta() == ladder.M1.delta()
-
-
-ON_M1 = "A = M0.derive('A', ROTARY, SWIGLU)\n"
 
 
 TWICE = """
@@ -152,32 +138,11 @@ def test_what_a_later_modification_overwrites_cannot_be_left_out(tmp_path: Path)
     assert left_out == ["B-4-096-wide: without '4,096 wide' B has the same recipe"]
 
 
-@pytest.mark.parametrize("beside", ["B = M1.derive('B', WEB)", "B = A.derive('B', WEB)", "B = M0.derive('B', ROTARY)"])
-def test_a_variant_beside_the_declared_end_changes_no_design(beside: str, tmp_path: Path) -> None:
-    alone = load(f"{ON_M1}END = A", tmp_path)
-    left_out, added = (chosen_variants(alone, names_of_design(alone, kind)) for kind in ("leave-one-out", "add-one"))
-    more = load(f"{ON_M1}{beside}\nEND = 'A'", tmp_path)
-    assert "B" in more.variants and (more.root, more.full_variant, more.last_kept) == (
-        alone.root,
-        alone.full_variant,
-        alone.last_kept,
-    )
-    assert chosen_variants(more, names_of_design(more, "leave-one-out")) == left_out
-    now = {name: one_variant(more, name) for name in names_of_design(more, "add-one")[1:]}
-    assert [now[variant.name] for variant in added if variant.name in now] == added[1:]
-    derived = load(ON_M1 + beside, tmp_path)
-    assert derived.last_kept.name == "B", "without END the last kept variant is meant"
-
-
 # Types
 
 
 ODD = ("3", "None", "''", "[]", "{3: 3}", "{'tiny': None}", "[None]", "object()")
-ACCEPTED = {
-    ("TASKS", "[]"),
-    *(("PUBLISHED", value) for value in ("None", "''")),
-    ("END", "None"),
-}
+ACCEPTED = {("TASKS", "[]")}
 
 
 @pytest.mark.parametrize("value", ODD)

@@ -92,14 +92,6 @@ def test_a_sweep_on_the_newest_run_refuses_a_scale_that_its_ladder_lost(
     assert "there is no scale 'tiny'" in capsys.readouterr().err
 
 
-def test_a_ladder_may_be_named_as_a_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "own_steps.py").write_text(OWN)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
-    own = loading.load("own_steps")
-    assert "A1" in own.variants and own.labels["ladder"] == "own_steps" and own.code == OWN.encode()
-
-
 def test_commands_list_and_plan_it(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run.main(plan(file, tmp_path, "--list", "--json")) == EXIT_DONE
     listed = json.loads(capsys.readouterr().out)
@@ -116,7 +108,7 @@ def test_commands_list_and_plan_it(file: Path, tmp_path: Path, capsys: pytest.Ca
     assert mteb_suite.main(["--variant", "A1", "--zero-shot", *common]) == EXIT_DONE
     assert "A1" in capsys.readouterr().out
     wanted = ["--variant", "all", "--ladder", str(file), "--scale", "tiny", "--data-dir", str(tmp_path)]
-    assert prefetch.main([*wanted, "--check", "sizes"]) == EXIT_MISSING
+    assert prefetch.main([*wanted, "--check"]) == EXIT_MISSING
     assert f"--ladder {file}" in capsys.readouterr().out
 
 
@@ -138,30 +130,11 @@ def test_jobs_do_what_was_planned_whatever_becomes_of_the_file(
     assert kept.read_text() == OWN
     capsys.readouterr()
     assert run.main(plan(file, runs, "--variant", "mask0.35", "--dry-run", "--cluster", "here")) == EXIT_DONE
-    assert "masking.rate: 0.3 → 0.35" in capsys.readouterr().out, "an edit is a new run, and told from the old one"
+    assert "1 missing" in capsys.readouterr().out, "an edit is a new run"
     assert status.main(["--ladder", str(kept), "--runs", str(runs), "--variant", "mask0.3"]) == EXIT_DONE
     assert "mask0.3" in capsys.readouterr().out
     assert glue_grid.main(["--task", "cola", "--runs", str(runs)]) == EXIT_REFUSED
     assert "is of the ladder steps.py: name that with --ladder" in capsys.readouterr().err
-
-
-def test_a_kept_ladder_that_was_changed_is_not_used_and_is_kept_again(
-    file: Path, tmp_path: Path, slurm: FakeSlurm, capsys: pytest.CaptureFixture[str]
-) -> None:
-    runs = tmp_path / "runs"
-    assert run.main(plan(file, runs, "--variant", "mask0.3", "--cluster", "slurm")) == EXIT_DONE
-    (kept,) = (runs / "ladders").iterdir()
-    for damage in (OWN.replace("0.3", "0.31"), ""):
-        kept.write_text(damage)
-        capsys.readouterr()
-        assert status.main(["--ladder", str(kept), "--runs", str(runs)]) == EXIT_REFUSED
-        assert "was changed since runs were planned from it" in capsys.readouterr().err
-        assert run.main(plan(file, runs, "--variant", "mask0.4", "--cluster", "slurm")) == EXIT_DONE
-        assert kept.read_text() == OWN
-    assert {path.name for path in (runs / "ladders").iterdir()} == {
-        kept.name,
-        *(f"{kept.name}.damaged-{n}" for n in (1, 2)),
-    }
 
 
 def test_the_file_of_the_page_for_programs_is_a_ladder(tmp_path: Path) -> None:
@@ -193,9 +166,7 @@ def test_a_variant_may_take_a_stage_that_an_earlier_modification_makes_possible(
 
 def test_a_star_of_arms_has_nothing_to_leave_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     star = tmp_path / "star.py"
-    star.write_text(
-        "from ablations.ladder import M0, SWIGLU\nGATED = M0.derive('gated', SWIGLU, kept=False)\nEND = M0\n"
-    )
+    star.write_text("from ablations.ladder import M0, SWIGLU\nGATED = M0.derive('gated', SWIGLU, kept=False)\n")
     assert run.main(["--ladder", str(star), "--design", "leave-one-out", "--list"]) == EXIT_REFUSED
     assert "--design leave-one-out has nothing to vary: M0 has no modification" in capsys.readouterr().err
 
@@ -216,38 +187,13 @@ def test_a_design_that_is_impossible_at_the_scale_is_refused(
         assert "b: scale smoke: " in capsys.readouterr().err
 
 
-NO_MODULE = "there is no file and no module of this name"
-
-
 @pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ("nowhere.py", "No such file or directory"),
-        (".", NO_MODULE),
-        ("no.such.module", NO_MODULE),
-        ("\0", NO_MODULE),
-    ],
+    ("given", "said"), [("nowhere.py", "No such file or directory"), (".", "Is a directory"), ("\0", "null byte")]
 )
 def test_a_ladder_that_is_not_there_is_said(given: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     for main in (run.main, lambda words: status.main(words[:2])):
         assert main(["--ladder", given, "--list"]) == EXIT_MISSING
-        assert re.fullmatch(rf"\w+\.py: --ladder {re.escape(given)}: {said}.*\n", capsys.readouterr().err)
-
-
-def test_what_is_wrong_in_the_package_of_a_ladder_is_one_sentence(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.syspath_prepend(tmp_path)
-    package = tmp_path / tmp_path.name  # modules of the same name would be imported once
-    package.mkdir()
-    (package / "__init__.py").write_text("\nimport no_such_package")
-    (package / "first.py").write_text("from ablations.ladder import M0\n")
-    assert run.main(["--ladder", f"{package.name}.first", "--list"]) == EXIT_REFUSED
-    said = "line 2: ModuleNotFoundError: No module named 'no_such_package'"
-    assert capsys.readouterr().err == f"run.py: --ladder {package / '__init__.py'}, {said}\n"
-    (package / "__init__.py").write_text("")
-    assert run.main(["--ladder", f"{package.name}.second", "--list"]) == EXIT_MISSING
-    assert NO_MODULE in capsys.readouterr().err
+        assert re.fullmatch(rf"\w+\.py: --ladder {re.escape(given)}: .*{said}.*\n", capsys.readouterr().err)
 
 
 def test_the_default_scale_is_the_files_first_or_as_written(

@@ -155,13 +155,6 @@ def test_a_study_counts_points_and_names_its_workers(layout: Layout, run: Pretra
     assert {worker.job for worker in row.workers} == {"12_1", "12_2"}
 
 
-def test_what_a_study_waits_for_is_said(layout: Layout, run: PretrainingRun) -> None:
-    study = study_of(run)
-    declare(layout, study)
-    row = row_of(layout, "glue")
-    assert (row.state, row.note, row.done) == ("waiting", f"after pretraining {run.id}", 0)
-
-
 RUN = tiny_run()
 WORLDS: dict[str, tuple[str, Callable[[Layout], object]]] = {
     "nothing": ("waiting", lambda layout: None),
@@ -320,7 +313,6 @@ def test_a_ladder_chooses_the_runs_that_were_planned_from_it(
 
     assert ids() == {papers.id, own.id}
     assert ids("--ladder", str(file)) == ids("--ladder", str(kept)) == {own.id}
-    assert ids("--ladder", "ablations.ladder") == {papers.id}
     assert "  M1 (other.py)  " in shown(layout, capsys)[1], "without the flag the file is named"
 
 
@@ -349,22 +341,6 @@ def test_watch_ends_when_all_is_done(
     monkeypatch.setattr(status.time, "sleep", interrupt)
     declare(layout, tiny_run(seed=1))
     assert shown(layout, capsys, "--watch")[0] == 0
-
-
-def test_a_terminal_gets_a_table_that_ends(layout: Layout) -> None:
-    """More rows than anybody reads are counted instead of drawn, the worst first."""
-    large_folder(layout.root, 30)
-    from rich.console import Console
-
-    from ablations.status import TABLE_ROWS, _drawn
-
-    console = Console(width=250, force_terminal=True, color_system=None)
-    with console.capture() as capture:
-        console.print(_drawn(read_index(layout).rows(), layout.root))
-    text = capture.get()
-    assert text.count("│ failed") == 7 and text.count("│ running") == 24
-    assert sum(line.startswith("│") for line in text.splitlines()) == TABLE_ROWS
-    assert "and 26 waiting, 24 done" in text
 
 
 def test_it_reads_little_and_imports_nothing_heavy(layout: Layout) -> None:

@@ -92,11 +92,6 @@ def test_a_manifest_of_a_newer_version_is_not_read(folder: Path) -> None:
         ({"files": {"corpora/web/a": {"repository": "a/b", "revision": "c", "bytes": -3}}}, r"a\.bytes: .* equal to 0"),
         ([], ""),
         ({"files": {"a": []}}, ""),
-        ({"files": {"corpora/web/\n": {"repository": "a/b", "revision": "c", "bytes": 3}}}, r"names 'corpora/web/\\n'"),
-        (
-            {"files": {"a": {"repository": "a/b", "revision": "c", "bytes": 3, "file": "b\x1b"}}},
-            r"names 'a' \('b\\x1b'\)",
-        ),
     ],
 )
 def test_a_manifest_with_wrong_values_is_refused_in_one_sentence(folder: Path, content: object, said: str) -> None:

@@ -15,11 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ablations import run
-from ablations.launch import checks, execute, request, submit
+from ablations.launch import checks, execute, request
 from ablations.launch.execute import plan_locally
 from neobert import processes
 from neobert.execution import Execution
-from neobert.processes import available_cores, visible_gpus, worker_environment
+from neobert.processes import visible_gpus
 from sweeps import glue_grid
 from tests.support.external_models import bert, save, seeded
 
@@ -194,13 +194,6 @@ def test_two_processes_train_together_where_there_is_no_gpu(
     assert "no GPU here: 2 processes train together on its cores" in capsys.readouterr().err
 
 
-def test_a_worker_takes_no_place_that_was_meant_for_its_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    """run.py under srun or torchrun: its workers are ranks of nothing yet."""
-    for name in ("LOCAL_RANK", "RANK", "WORLD_SIZE", "SLURM_PROCID", "SLURM_STEP_ID", "SLURM_LOCALID"):
-        monkeypatch.setenv(name, "3")
-    assert not {"LOCAL_RANK", "RANK", "WORLD_SIZE", "SLURM_LOCALID"} & worker_environment(1).keys()
-
-
 @pytest.mark.parametrize(
     ("variable", "count", "names"),
     [(None, 2, ("0", "1")), ("4,5, 6", 3, ("4", "5", "6")), ("GPU-1a,GPU-2b", 2, ("GPU-1a", "GPU-2b")), ("", 0, ())],
@@ -240,18 +233,6 @@ def test_a_variable_of_the_scheduler_that_is_no_number_is_named(
     assert f"the environment variable {name} is '{value}', and must be a whole number" in capsys.readouterr().err
 
 
-def test_the_first_variable_that_is_set_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    own = available_cores()
-    monkeypatch.setenv("SLURM_CPUS_PER_TASK", "1")
-    monkeypatch.setenv("SLURM_CPUS_ON_NODE", "no number, and not read")
-    assert available_cores() == 1
-    monkeypatch.setenv("SLURM_CPUS_PER_TASK", "999999")
-    assert available_cores() == own
-    monkeypatch.setenv("SLURM_CPUS_PER_TASK", "")
-    monkeypatch.setenv("SLURM_CPUS_ON_NODE", "1")
-    assert available_cores() == 1
-
-
 @given(
     gpus=st.integers(0, 8),
     cores=st.integers(1, 64),
@@ -279,31 +260,3 @@ def test_training_never_shares_a_gpu_fine_tuning_does_so_evenly_and_no_worker_id
         most = -(-plan.workers // gpus) if gpus and [run.job for run in batch] == ["glue"] else 1
         assert all(most - 1 <= shared <= most for shared in used.values())
     assert len(phases[-1][1]) == plan.workers, "all workers fine-tune"
-
-
-def test_a_worker_has_cudas_variables_unless_the_user_has_set_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """cuBLAS looks once in a process, which may train one run freely and the next one deterministically."""
-    names = ("CUBLAS_WORKSPACE_CONFIG", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
-    for name in names:
-        monkeypatch.delenv(name, raising=False)
-    variables = worker_environment(1)
-    assert variables["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
-    assert variables["PYTORCH_ALLOC_CONF"] == "expandable_segments:True" and names[2] not in variables
-    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")
-    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:64")
-    variables = worker_environment(1)
-    assert variables["CUBLAS_WORKSPACE_CONFIG"] == ":16:8" and "PYTORCH_ALLOC_CONF" not in variables
-
-
-def test_what_tokenises_has_its_share_of_the_cores_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker on GPUs that of one of several; a job that tokenises all of its own."""
-    monkeypatch.setattr(execute, "available_cores", lambda: 16)
-    for workers, share in ((1, "16"), (8, "2"), (40, "1")):
-        variables = execute._on_gpus("0,1", workers)
-        expected = {"CUDA_VISIBLE_DEVICES": "0,1", "TOKENIZERS_PARALLELISM": "true", "RAYON_NUM_THREADS": share}
-        assert variables == expected
-    tokenises = {"TOKENIZERS_PARALLELISM": "true"}
-    assert submit.tokenizer_variables("mteb", 12) == tokenises | {"RAYON_NUM_THREADS": "12"}
-    assert submit.tokenizer_variables("prepare", None) == tokenises
-    alone = {"TOKENIZERS_PARALLELISM": "false"}
-    assert submit.tokenizer_variables("glue", 12) == submit.tokenizer_variables("pretrain", 12) == alone
