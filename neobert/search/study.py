@@ -12,7 +12,7 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -155,7 +155,10 @@ class OptunaStudy:
         self.lock.keep()
         told = _require_agreement(shown, endings, times)
         told += _tell_dead(study, shown, endings, held, told)
-        _tell_pointless(study, trials, {trial.number for _, trial in shown})
+        known = {trial.number for _, trial in shown}
+        for trial in trials:  # of workers that died before they wrote down the point that they had asked for
+            if trial.state is TrialState.RUNNING and trial.number not in known:
+                _tell(study, trial.number, None)
         free = [part for part in parts.values() if part.id not in held]
         self._add_untold(study, free, endings, shown, times - told)
         return study
@@ -179,18 +182,14 @@ class OptunaStudy:
                 times = int((part.id, ending.attributes["claim"]) not in failed)
             else:
                 times = untold[part.id]
-            self._add(study, part, ending, times)
+            for _ in range(times):
+                self.lock.keep()
+                study.add_trial(self.made_of(part, ending))
 
     def _owner(self, name: str) -> Owner | None:
         """Return the live owner of a part; None if it has none."""
         owner = last_owner(self.layout.claims(name), self.lease_seconds)
         return owner if owner is not None and owner.is_live else None
-
-    def _add(self, study: Study, part: Part, ending: Ending, times: int) -> None:
-        """Add trials with an ending that the study does not show."""
-        for _ in range(times):
-            self.lock.keep()
-            study.add_trial(self.made_of(part, ending))
 
     def made_of(self, part: Part, ending: Ending) -> FrozenTrial:
         """Return a trial of Optuna that shows an ending."""
@@ -368,13 +367,6 @@ def _tell_dead(
             if ending is not None:
                 recorded[part.id] += 1
     return recorded
-
-
-def _tell_pointless(study: Study, trials: Sequence[FrozenTrial], known: Set[int]) -> None:
-    """End running trials whose worker died while it asked, or before it wrote down the point that it had asked for."""
-    for trial in trials:
-        if trial.state is TrialState.RUNNING and trial.number not in known:
-            _tell(study, trial.number, None)
 
 
 @dataclass
