@@ -16,6 +16,7 @@ import torch
 
 from ablations.api import TrainedVariant, train
 from ablations.launch.execute import Workspace
+from ablations.names import one_variant
 from ablations.recipe_runs import variant_studies
 from ablations.scaling import scaled_variant, vocabulary_of
 from benchmarks.measuring import Result, in_new_process, paired_ratio, time_in_turns
@@ -33,11 +34,10 @@ Grid = Mapping[str, tuple[GlueStudy, Point]]
 
 
 class GridSetting(NamedTuple):
-    """A grid on a variant that was pre-trained at a scale, for `steps` steps or all."""
+    """A grid on a variant that was pre-trained at a scale."""
 
     variant: str
     scale: str
-    steps: int | None
     tasks: tuple[str, ...]
     batch_sizes: tuple[int, ...]
     learning_rate: float
@@ -50,8 +50,8 @@ class GridSetting(NamedTuple):
         return tuple(Point(batch_size=size, learning_rate=rate, weight_decay=1e-2) for size in self.batch_sizes)
 
 
-CPU_SETTING = GridSetting("M9", "smoke", 20, ("cola", "mrpc"), (4, 8), 3e-4, train_examples=256, epochs=3)
-GPU_SETTING = GridSetting("M8", "initial", None, ("rte", "mrpc", "cola"), (16, 32), 1e-5, train_examples=None, epochs=1)
+CPU_SETTING = GridSetting("M9@steps0.004", "smoke", ("cola", "mrpc"), (4, 8), 3e-4, train_examples=256, epochs=3)
+GPU_SETTING = GridSetting("M8", "initial", ("rte", "mrpc", "cola"), (16, 32), 1e-5, train_examples=None, epochs=1)
 """Whole tasks at 28 × 768, with initial weights."""
 
 
@@ -64,7 +64,7 @@ def measure(options: argparse.Namespace) -> Iterator[Result]:
     setting = GPU_SETTING if on_gpu else CPU_SETTING
     with tempfile.TemporaryDirectory() as folder:
         place = {"data": options.data, "runs": Path(folder) / "runs", "workers": 1, "ladder": SPEED_LADDER}
-        trained = train(setting.variant, setting.scale, steps=setting.steps, **place)
+        trained = train(setting.variant, setting.scale, **place)
         model = Path(folder) / "exported"
         export(trained.folder, "hf", model, None, with_code=False)
         studies = few_studies(trained, setting)
@@ -86,7 +86,7 @@ def few_studies(trained: TrainedVariant, setting: GridSetting) -> list[GlueStudy
     """Return the study of each task with the points of the setting. All start from pre-training, as CoLA does in the
     ladder (other tasks start from MNLI)."""
     ladder, source = trained.workspace.ladder, trained.workspace.source
-    recipe, _ = scaled_variant(ladder, ladder.variants[setting.variant], setting.scale, vocabulary_of(source))
+    recipe, _ = scaled_variant(ladder, one_variant(ladder, setting.variant), setting.scale, vocabulary_of(source))
     planned = {study.task: study for study in variant_studies(ladder, recipe, trained.stages, 0, source)}
     cola, size = planned["cola"], {"train_examples": setting.train_examples, "epochs": setting.epochs}
     changes = {"protocol": cola.protocol.model_copy(update=size), "starts_from": cola.starts_from}
