@@ -192,6 +192,6 @@ def number_above_0(text: str) -> float:
         value = float(text)
     except ValueError:
         value = 0.0
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"expected a number above 0, got {text[:24]!r}")
+    if not 0 < value < 1e9:
+        raise argparse.ArgumentTypeError(f"expected a number above 0 and below 1e9, got {text[:24]!r}")
     return value
