@@ -29,7 +29,6 @@ from neobert.files import (
     is_there,
     line_bytes,
     matching,
-    mend_lines,
     read_lines,
     replace_file,
     set_aside,
@@ -168,11 +167,10 @@ def last_checkpoint(layout: Layout, run_id: str) -> Checkpoint:
 def merge_metrics(folder: Path) -> list[dict[str, Any]]:
     """Merge the metrics of all attempts into one metrics.jsonl; of each step and event the last attempt's line is kept.
 
-    Files with damaged lines are set aside, and their other lines are merged.
+    Damaged lines are left out.
     """
     lines: dict[tuple[int, str], Any] = {}
     for path in matching(folder / "attempts", "*/metrics.jsonl"):
-        mend_lines(path, "step")
         for line in read_lines(path, "step"):
             lines[line["step"], _event_of(line)] = line
     ordered = [lines[key] for key in sorted(lines)]
