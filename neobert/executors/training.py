@@ -81,7 +81,7 @@ def train(
             ranks.enter_context(rendezvous.lead(run_file.id, execution, stop, on_peer_failure))
         trainer = make_trainer(run_file, Process(0, count))
         attempt = folder / "attempts" / claim.token
-        result = trainer.fit(attempt, stop, check=claim.check, tracker=tracker)
+        result = trainer.fit(attempt, stop, check=claim.check, track=tracker.log)
     if result.step < result.steps:
         message = f"asked to stop; saved after step {result.step} of {result.steps}"
         raise Stopped(message, progressed=result.step > result.begun)
