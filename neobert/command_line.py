@@ -22,6 +22,7 @@ from neobert.errors import (
     MissingData,
     ParityOff,
     RunFailed,
+    did_you_mean,
     exit_code,
 )
 from neobert.files import reason_of
@@ -127,7 +128,7 @@ def refuse_no_folder(flag: str, folder: Path) -> None:
 
 
 class Parser(argparse.ArgumentParser):
-    """Argument parser whose errors are one sentence and end with exit code 2."""
+    """Argument parser that suggests the nearest flag for an unknown one. Errors are one sentence, with exit code 2."""
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse like argparse. From then on errors are JSON if --json is given."""
@@ -143,9 +144,13 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print one sentence and exit. The usage of some commands is longer than a screen: --help has it."""
+        hint, (before, _, unknown) = "--help lists the flags", message.partition("unrecognized arguments: ")
+        if not before and unknown.startswith("--"):
+            near = did_you_mean(unknown.split()[0].partition("=")[0], self._option_string_actions)
+            hint = near if near.startswith("did you mean") else hint
         words = self.prog.split()
         script = next((word for word in words if word.endswith(".py")), words[-1]).rpartition("/")[2]
-        tell_error(script, f"{message}; --help lists the flags", EXIT_REFUSED)
+        tell_error(script, f"{message}; {hint}", EXIT_REFUSED)
         self.exit(EXIT_REFUSED)
 
 

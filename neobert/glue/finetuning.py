@@ -23,7 +23,7 @@ from neobert.model.heads import AnyClassifier
 from neobert.processes import Stopped, StopRequest
 from neobert.recipe import FineTuning, Point
 from neobert.training import checkpoints
-from neobert.training.compiling import compile_model, wants_compiling
+from neobert.training.compiling import compile_model, compiling_in_one_sentence, wants_compiling
 from neobert.training.engine import autocast, seed_step
 from neobert.training.optimization import numbers_beside_state, optimizer_tensors, restore_optimizer, set_learning_rate
 from neobert.training.schedule import FineTuningSchedule
@@ -254,7 +254,8 @@ class FineTuner:
                 raise Stopped(message, progressed=keeper is not None and keeper.saved_step > 0)
             set_learning_rate(optimizer, schedule.learning_rate(step, point.learning_rate))
             seed_step(seed, step, process=0)
-            losses.append(self._update(optimizer, batch))
+            with compiling_in_one_sentence():
+                losses.append(self._update(optimizer, batch))
             if not schedule.evaluates_after(step):
                 continue
             loss = _mean_loss(losses, step)

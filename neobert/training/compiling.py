@@ -3,12 +3,14 @@
 import math
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import nn
 
+from neobert.errors import RunFailed
 from neobert.execution import CompileWord
 from neobert.model.heads import MaskedLanguageModel
 
@@ -60,6 +62,20 @@ def compile_model(
     warnings.filterwarnings("ignore", "The .grad attribute of a Tensor that is not a leaf", UserWarning)
     for module, name in parts:
         setattr(module, name, torch.compile(getattr(module, name), dynamic=dynamic, backend=backend, mode=mode))
+
+
+@contextmanager
+def compiling_in_one_sentence() -> Iterator[None]:
+    """Raise RunFailed if torch cannot compile a model on its first call, as without a C++ compiler."""
+    try:
+        yield
+    except RuntimeError as error:
+        from torch._dynamo.exc import TorchDynamoException
+
+        if not isinstance(error, TorchDynamoException):
+            raise
+        reason = str(error).strip().partition("\n")[0]
+        raise RunFailed(f"the model cannot be compiled here ({reason}): take --compile off") from error
 
 
 def parts_of(model: MaskedLanguageModel, device: torch.device) -> list[Part]:

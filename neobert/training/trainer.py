@@ -24,7 +24,7 @@ from neobert.recipe import Contrastive, EngineWord, Optimization, Stage
 from neobert.training import checkpoints
 from neobert.training.accounting import Totals, TrainResult, forget_peak_memory
 from neobert.training.checkpoints import Checkpoint
-from neobert.training.compiling import compile_seconds
+from neobert.training.compiling import compile_seconds, compiling_in_one_sentence
 from neobert.training.distributed import (
     Process,
     broadcast_from_rank0,
@@ -217,7 +217,8 @@ class Trainer(ABC, Generic[MicroBatch]):
             batches = next(data)
             seed_step(self.seed, number, self.process.rank)
             rate = self.learning_rate(number)
-            update = self.engine.step(batches.micro_batches, rate, stop=stop is not None and stop.requested)
+            with compiling_in_one_sentence():
+                update = self.engine.step(batches.micro_batches, rate, stop=stop is not None and stop.requested)
             agreed = previous is not None and previous.measured().stop
             previous = Step(
                 number=number,

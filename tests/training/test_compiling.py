@@ -29,6 +29,7 @@ from tests.support.tiny_runs import (
     tiny_run,
     tiny_stage,
     trainer_of,
+    work,
     write_tiny_run,
 )
 
@@ -186,3 +187,15 @@ def test_a_run_that_began_eager_stays_so_and_says_so(
     resumed = trainer_of(root, run, micro_batch_tokens=1024, compile="on")
     assert resumed.restore() == 2 and not resumed.compiled
     assert "continues without compiling, as it began" in capsys.readouterr().err
+
+
+def test_a_model_that_cannot_be_compiled_ends_its_run_in_one_sentence(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
+    root, run = beside(tmp_path / "on", corpus), compiled_run()
+    write_tiny_run(root, run, compile="on")
+    with inductor.patch({"cpp.cxx": (None, str(tmp_path / "no-such-compiler")), "fx_graph_cache": False}):
+        assert work(root, run.reference) == 1
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and "cannot be compiled here" in said and "take --compile off" in said
