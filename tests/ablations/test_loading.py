@@ -97,7 +97,7 @@ WRONG_FILES = (
     ("CORPORA = {'web': 'here'}", "CORPORA redefines 'web', which every ladder has: give the corpus another name"),
     (
         "CORPORA = {'novels': ('here', 3)}",
-        "CORPORA is {'novels': ('here', 3)}, and must be a mapping of names to folders, or to pairs of a folder",
+        "CORPORA: Input should be a valid string, got {'novels': ('here', 3)}",
     ),
     (
         "CORPORA = {'novels': 'here'}\nA = M0.derive('A', Modification('A', 'here', data={'corpus': 'novel'}))",
