@@ -4,13 +4,14 @@ BIN := .venv/bin
 RUNS ?= runs
 SMOKE_RUNS ?= reports/out/smoke-runs
 IN_PARALLEL := -n $$(($$(getconf _NPROCESSORS_ONLN) + 1)) --maxprocesses 9 --dist loadfile --no-loadscope-reorder
+IMPORTED_BY_TESTS := neobert.executors.glue, neobert.executors.pretraining, transformers.trainer, torch._inductor
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 # DeepSpeed installs in seconds as plain Python; nothing of it is compiled.
 export DS_BUILD_OPS = 0
 # Modules are compiled once, not by each of the hundreds of processes that the tests start.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: demo smoke-figures test test-slurm test-gpu test-slow test-compat drills bench lint coverage lock environment
+.PHONY: demo smoke-figures test test-slurm test-gpu test-slow drills bench lint coverage lock environment
 
 ## the main job on embedded data: M0, M1 and M2 at demo size, the GLUE grid, Figure 1; installs what these need and no more
 demo: .venv/demo
@@ -47,13 +48,6 @@ smoke-figures: environment
 test-slow: environment
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow
 
-## exports and their clients; the same files under the oldest supported transformers
-test-compat: environment
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev,export]'
-	$(BIN)/python -m pip install --quiet --target .venv/oldest --upgrade httpx
-	$(BIN)/python -m pip install --quiet --target .venv/oldest --upgrade --no-deps transformers==5.17.0 'huggingface-hub>=1.5,<2'
-	OMP_NUM_THREADS=1 OLDEST_TRANSFORMERS=.venv/oldest $(BIN)/python -m pytest tests/hub/test_hub_checkpoint.py tests/hub/test_hub_models.py tests/hub/test_hub_clients.py tests/hub/test_export.py tests/hub/test_remote_code.py
-
 ## long fault injection
 drills: environment
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "drill and not slurm" -n $$(getconf _NPROCESSORS_ONLN) --dist worksteal
@@ -85,10 +79,12 @@ lock:
 environment: .venv/installed
 
 .venv/installed: .venv/demo
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	$(BIN)/python -c 'import $(IMPORTED_BY_TESTS)' & \
+		$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]' && wait
 	touch $@
 
-# Modules are compiled at their first import; to compile all of torch would take longer than to install it.
+# Modules are compiled at their first import; to compile all of torch would take longer than to install it. Those that
+# every test process needs are imported once while the rest is installed, not compiled by all processes at once.
 .venv/demo: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("python3 >= 3.11 is needed, not " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv

@@ -1,4 +1,3 @@
-# PYTHON_ARGCOMPLETE_OK
 """Download corpora, tasks, tokenizers, pairs and models from the Hugging Face hub into a folder for --data DIR.
 
 python ablations/prefetch.py --variant all --data-dir DIR --dry-run     items, commits, files, sizes; nothing is written
@@ -16,7 +15,6 @@ import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -55,13 +53,7 @@ def build_parser() -> argparse.ArgumentParser:
     add("--most-bytes", type=byte_count, metavar="SIZE", help="largest size of a corpus, in whole files (20GB, 1.5TB)")
     add("--workers", type=count, default=DOWNLOADS, metavar="N", help=f"files at a time (default: {DOWNLOADS})")
     add("--dry-run", action="store_true", help="print what would be downloaded and stop")
-    add(
-        "--check",
-        nargs="?",
-        const="contents",
-        choices=("contents", "sizes"),
-        help="without a network, list what is missing; contents (default) reads all bytes, sizes none",
-    )
+    add("--check", action="store_true", help="without a network, read all bytes and list what is missing")
     add("--json", action="store_true", help="print JSON on stdout")
     return parser
 
@@ -71,7 +63,7 @@ class Request:
     """What is asked for: the data that a plan `needs` in a folder.
 
     `command` downloads what is missing of it. `most_bytes` bounds the size of each corpus. With `check` nothing is
-    downloaded; contents are compared, or only sizes.
+    downloaded.
     """
 
     folder: Path
@@ -80,7 +72,7 @@ class Request:
     most_bytes: int | None
     workers: int
     dry_run: bool
-    check: str | None
+    check: bool
     as_json: bool
 
 
@@ -128,7 +120,7 @@ def _request(options: argparse.Namespace) -> Request:
 def _check(request: Request) -> int:
     from neobert.data.download import items_of, verify_prefetch
 
-    found = verify_prefetch(request.folder, request.needs, contents=request.check == "contents")
+    found = verify_prefetch(request.folder, request.needs)
     if request.as_json:
         entries = [
             {"item": gap.item.name, "reason": gap.reason, "from": gap.item.repositories, "command": request.command}
@@ -144,7 +136,6 @@ def _check(request: Request) -> int:
 
 
 def _download(request: Request) -> int:
-    from neobert.console import logs
     from neobert.data.download import CLAIMS, download, items_of, require_room, select
     from neobert.runs.claims import acquire
 
@@ -157,8 +148,7 @@ def _download(request: Request) -> int:
         _print_plan(selection, as_json=request.as_json)
         require_room(request.folder, selection.missing_bytes)
         if not request.dry_run:
-            report = partial(logs().print, markup=False)
-            errors = download(request.folder, selection, workers=request.workers, report=report)
+            errors = download(request.folder, selection, workers=request.workers)
     for problem in [*selection.problems, *map(str, errors)]:
         print(f"prefetch.py: {problem}", file=sys.stderr)
     codes = {exit_code(error) for error in errors} | ({EXIT_MISSING} if selection.problems else set())

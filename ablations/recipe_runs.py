@@ -15,9 +15,8 @@ from neobert.data.mteb_tasks import EmbeddingTask, TaskOnData, chosen_tasks, tas
 from neobert.data.pairs import DECLARED_SETS, Mix, sets_of
 from neobert.data.sources import NoCorpus, Source
 from neobert.data.task_files import PAIRS_OF_A_PARADIGM
-from neobert.embeddings.sentence_modules import read_sentence_modules
 from neobert.errors import MissingData
-from neobert.external import ExternalModel
+from neobert.external import MODULES, ExternalModel
 from neobert.glue.task_data import data_origin, missing_data
 from neobert.glue.tasks import SELECTION_RULES, Task
 from neobert.identity import neutral_values
@@ -389,15 +388,18 @@ def zero_shot_evaluation(
     """Return the evaluation of an encoder as it was pre-trained.
 
     Texts have the same maximum length as after contrastive fine-tuning. An encoder that was never trained with
-    instructions gets none. A sentence-transformers model is measured according to its modules.json, with its own
-    prompts.
+    instructions gets none.
 
     Raises:
         MissingData: a task's data are not there.
-        ValueError: modules.json describes something that is not supported.
+        ValueError: sentence-transformers makes the model's vectors.
     """
-    modules = read_sentence_modules(Path(encoder.model.folder), encoder.model.name) if encoder.model else None
-    bounds = [embedding.contrastive.max_tokens, encoder.most_tokens, modules.max_tokens if modules else None]
+    if encoder.model and (Path(encoder.model.folder) / MODULES).is_file():
+        raise ValueError(
+            f"{encoder.model.name} has a {MODULES}: measure it by mteb's own command, or leave that file out of a copy "
+            "to measure the mean of its hidden states"
+        )
+    bounds = [embedding.contrastive.max_tokens, encoder.most_tokens]
     measured = MeasuredEncoder(
         weights=encoder.id,
         pretraining=encoder.id,
@@ -407,8 +409,7 @@ def zero_shot_evaluation(
         seed=encoder.seed,
         precision=embedding.precision,
     )
-    prompts = {task.name: modules.task_prompts(task) for task in tasks} if modules else {}
-    return EmbeddingEvaluation(encoder=measured, tasks=_on_data(tasks, source, prompts))
+    return EmbeddingEvaluation(encoder=measured, tasks=_on_data(tasks, source, {}))
 
 
 def _on_data(

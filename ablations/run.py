@@ -1,4 +1,3 @@
-# PYTHON_ARGCOMPLETE_OK
 """Run variants of the ladder: pre-training, then the GLUE grid. The same command starts, resumes and retries.
 
 python ablations/run.py list                          the ladder: parents, changes, sources, states

@@ -1,4 +1,3 @@
-# PYTHON_ARGCOMPLETE_OK
 """Show every run of a folder: state, progress, speed, costs, who works on it, and what failed. Reads files only.
 
 python ablations/status.py                            every run

@@ -37,11 +37,11 @@ Trials = Mapping[str, Mapping[str, Any]]
 
 
 class GridSetting(NamedTuple):
-    """A grid on a variant that was pre-trained at a scale, for `steps` steps or all."""
+    """A grid on a variant that was pre-trained at a scale; `share` is that of its steps as in names, empty for all."""
 
     variant: str
     scale: str
-    steps: int | None
+    share: str
     tasks: tuple[str, ...]
     batch_sizes: tuple[int, ...]
     learning_rate: float
@@ -54,8 +54,8 @@ class GridSetting(NamedTuple):
         return tuple(Point(batch_size=size, learning_rate=rate, weight_decay=1e-2) for size in self.batch_sizes)
 
 
-CPU_SETTING = GridSetting("M9", "smoke", 20, ("cola", "mrpc"), (4, 8), 3e-4, train_examples=256, epochs=3)
-GPU_SETTING = GridSetting("M8", "initial", None, ("rte", "mrpc", "cola"), (16, 32), 1e-5, train_examples=None, epochs=1)
+CPU_SETTING = GridSetting("M9", "smoke", "@steps0.004", ("cola", "mrpc"), (4, 8), 3e-4, train_examples=256, epochs=3)
+GPU_SETTING = GridSetting("M8", "initial", "", ("rte", "mrpc", "cola"), (16, 32), 1e-5, train_examples=None, epochs=1)
 """Whole tasks at 28 × 768, with initial weights."""
 
 
@@ -68,7 +68,7 @@ def measure(options: argparse.Namespace) -> Iterator[Result]:
     setting = GPU_SETTING if on_gpu else CPU_SETTING
     with tempfile.TemporaryDirectory() as folder:
         place = {"data": options.data, "runs": Path(folder) / "runs", "workers": 1, "ladder": SPEED_LADDER}
-        trained = train(setting.variant, setting.scale, steps=setting.steps, **place)
+        trained = train(f"{setting.variant}{setting.share}", setting.scale, **place)
         model = Path(folder) / "exported"
         export(trained.folder, "hf", model, None, with_code=False)
         studies = few_studies(trained, setting)

@@ -1,11 +1,11 @@
 """Parts of speech: what the first steps from BERT do for labels of words (UD English EWT).
 
-git clone https://github.com/UniversalDependencies/UD_English-EWT examples/UD_English-EWT
 python ablations/run.py --ladder examples/tagging.py --variant all --seed 0 1 2 --scale study --data DIR
 python sweeps/glue_grid.py --ladder examples/tagging.py --task upos --model DIR_OR_ID
 python reports/make_figures.py --ladder examples/tagging.py
 
-The treebank (CC BY-SA 4.0) is read as its repository has it: *-train.conllu and *-dev.conllu. Every word counts in the
+The treebank (CC BY-SA 4.0, github.com/UniversalDependencies/UD_English-EWT) is in UD_English-EWT/train.jsonl and
+dev.jsonl, with two lists for each sentence: {"form": ["I", "see"], "upos": ["PRON", "VERB"]}. Every word counts in the
 score, whatever pieces a tokenizer makes of it, so that arms with other tokenizers are compared on the same words.
 """
 

@@ -1,16 +1,16 @@
-"""Common parts of all commands: one-sentence errors with documented exit codes, and types that validate flags."""
+"""Common parts of all commands: one-sentence errors with documented exit codes, diagnostics on stderr, standard streams
+that nobody reads, and types that validate flags."""
 
 import argparse
-import errno
 import json
+import logging
 import os
 import sys
 from collections.abc import Callable
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
 
-from neobert.diagnostics import set_up_logging
 from neobert.errors import (
     EXIT_DONE,
     EXIT_MISSING,
@@ -26,18 +26,12 @@ from neobert.errors import (
 )
 from neobert.files import reason_of
 from neobert.processes import Terminated, ended_by_signals
-from neobert.standard_streams import drop, flush_output, open_closed_streams
 
 EXIT_INTERRUPTED = 130
 MOST_OF_ANYTHING = 2**31 - 1
 SECONDS_A_DAY = 86_400
 MOST_SEED = 2**32 - 1
 """Largest seed. Seeds of steps are multiples of a run's seed and must fit torch's generator (64 bits)."""
-
-NO_FOLDER = frozenset(
-    {errno.ENOENT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP}
-)
-
 
 _errors_as_json: ContextVar[bool] = ContextVar("errors_as_json", default=False)
 """Whether the running command was given --json."""
@@ -72,9 +66,8 @@ def guarded(program: str, action: Callable[[], int], place: Path) -> int:
     SIGTERM and SIGHUP end it like Ctrl-C, but with exit code 75 (to be continued). `place` is named if the system
     reports an error without the name of the file.
     """
-    open_closed_streams()
+    set_up_logging()
     try:
-        set_up_logging()
         with ended_by_signals():
             code = action()
             sys.stdout.flush()
@@ -85,9 +78,11 @@ def guarded(program: str, action: Callable[[], int], place: Path) -> int:
     except BrokenPipeError:  # the reader of the output has closed it: `… | head`
         drop(sys.stdout)
         return EXIT_DONE
-    except (OSError, RuntimeError) as error:
+    except OSError as error:
         flush_output()
-        return _tell_system_error(program, error, place)
+        said = reason_of(error) if error.filename else f"{place}: {error.strerror or error}"
+        tell_error(program, f"{said}; nothing finished is lost", EXIT_RUN_FAILED)
+        return EXIT_RUN_FAILED
     except KeyboardInterrupt:
         tell_error(program, "stopped; the same command goes on with what is missing", EXIT_INTERRUPTED)
         return EXIT_INTERRUPTED
@@ -96,28 +91,33 @@ def guarded(program: str, action: Callable[[], int], place: Path) -> int:
         return EXIT_REQUEUE
 
 
-def _tell_system_error(program: str, error: OSError | RuntimeError, place: Path) -> int:
-    """Print a system error and return the exit code. RuntimeErrors other than circular links are raised again."""
-    if isinstance(error, RuntimeError):
-        if "Symlink loop" not in str(error):  # what pathlib says before Python 3.13
-            raise error
-        tell_error(program, f"{error}: links lead in a circle, name a folder", EXIT_REFUSED)
-        return EXIT_REFUSED
-    if error.errno in NO_FOLDER and _blocks(error.filename, place):
-        said = f"{place}: the folder cannot be made ({error.strerror}): name one in a place where you may write"
-        tell_error(program, said, EXIT_REFUSED)
-        return EXIT_REFUSED
-    said = reason_of(error) if error.filename else f"{place}: {error.strerror or error}"
-    tell_error(program, f"{said}; nothing finished is lost", EXIT_RUN_FAILED)
-    return EXIT_RUN_FAILED
+_HANDLER: logging.Handler = logging._StderrHandler(logging.INFO)  # type: ignore[attr-defined]
+"""Writes to what `sys.stderr` is when a message comes."""
 
 
-def _blocks(file: Any, place: Path) -> bool:
-    """Return whether a folder does not exist and the file of a system error, if any, lies in or above it."""
-    if os.path.exists(place):  # noqa: PTH110 (false where Path raises)
-        return False
-    folder, named = (os.path.realpath(path) for path in (place, str(file or place)))
-    return os.path.commonpath((folder, named)) in (folder, named)
+def set_up_logging(rank: int = 0, ranks: int = 1) -> None:
+    """Send the messages of neobert's loggers to stderr; each line names the rank where there are several."""
+    _HANDLER.setFormatter(logging.Formatter("%(message)s" if ranks == 1 else f"[rank {rank} of {ranks}] %(message)s"))
+    logger = logging.getLogger("neobert")
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+    if _HANDLER not in logger.handlers:
+        logger.addHandler(_HANDLER)
+
+
+def flush_output() -> None:
+    """Write what is buffered for stdout; drop it if its reader has gone or its disk is full."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        drop(sys.stdout)
+
+
+def drop(stream: TextIO) -> None:
+    """Send what is buffered for a stream, and what is printed to it from now on, to /dev/null."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, stream.fileno())
+    os.close(null)
 
 
 def refuse_no_folder(flag: str, folder: Path) -> None:
@@ -128,16 +128,10 @@ def refuse_no_folder(flag: str, folder: Path) -> None:
 
 
 class Parser(argparse.ArgumentParser):
-    """Argument parser that suggests the nearest flags for an unknown one, and supports argcomplete. Errors end with
-    exit code 2."""
+    """Argument parser that suggests the nearest flags for an unknown one. Errors end with exit code 2."""
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse like argparse. From then on errors are JSON if --json is given."""
-        if "_ARGCOMPLETE" in os.environ:
-            import argcomplete
-
-            argcomplete.autocomplete(self)
-        open_closed_streams()
         given = sys.argv[1:] if args is None else list(args)
         has_flag = "--json" in self._option_string_actions
         _errors_as_json.set(has_flag and any(len(word) > 2 and "--json".startswith(word) for word in given))

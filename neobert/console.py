@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Self
 
 from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, Group, RenderResult
+from rich.console import Console, Group
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from neobert.standard_streams import drop
+from neobert.command_line import drop
 
 PLAIN_INTERVAL_SECONDS = 30.0
 BAR_CELLS = 16
@@ -43,52 +43,16 @@ def logs() -> Console:
     return _Logs(file=sys.stderr, highlight=False, width=None if sys.stderr.isatty() else 200)
 
 
-class Listing:
-    """Rows under columns: a table if the terminal is wide enough for whole words, else one line per value."""
-
-    def __init__(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        self.title, self.columns, self.rows = title, columns, rows
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        widths = self._fit(options.max_width)
-        if widths is not None:
-            shown = Table(title=Text(self.title, style="table.title"), title_justify="left", header_style="bold")
-            for column, width in zip(self.columns, widths, strict=True):
-                shown.add_column(column, overflow="fold", width=width)
-            for row in self.rows:
-                shown.add_row(*map(Text, row))
-            yield shown
-            return
-        yield Text(self.title, style="italic")
-        width = max(map(len, self.columns), default=0)
-        for row in self.rows:
-            yield Text("")
-            for column, cell in zip(self.columns, row, strict=True):
-                first, *more = cell.splitlines() or [""]
-                yield Text(f"{column:>{width}}  {first}", overflow="fold")
-                for line in more:
-                    yield Text(f"{'':>{width}}  {line}", overflow="fold")
-
-    def _fit(self, available: int) -> list[int] | None:
-        """Return the column widths, cutting the widest first but no longest word; None if they do not fit."""
-        minima, widths = [], []
-        for number, column in enumerate(self.columns):
-            text = "\n".join([column, *(row[number] for row in self.rows)])
-            widest = max(map(cell_len, text.splitlines()), default=0)
-            widths.append(widest)
-            minima.append(widest if widest <= UNBROKEN_CELLS else max(map(cell_len, text.split()), default=0))
-        available -= 3 * len(widths) + 1  # a border and two spaces a column, and the last border
-        if sum(minima) > available:
-            return None
-        while sum(widths) > available:
-            _, widest_column = max((width, number) for number, width in enumerate(widths) if width > minima[number])
-            widths[widest_column] -= 1
-        return widths
-
-
-def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Listing:
-    """Return a listing of plain values, in which brackets are no markup; None is shown as a dash."""
-    return Listing(title, columns, [["—" if cell is None else str(cell) for cell in row] for row in rows])
+def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
+    """Return a table of plain values, in which brackets are no markup; None is shown as a dash."""
+    cells = [["—" if cell is None else str(cell) for cell in row] for row in rows]
+    shown = Table(title=Text(title, style="table.title"), title_justify="left", header_style="bold")
+    for number, column in enumerate(columns):
+        widest = max(map(cell_len, "\n".join(row[number] for row in cells).splitlines()), default=0)
+        shown.add_column(column, overflow="fold", no_wrap=widest <= UNBROKEN_CELLS)
+    for row in cells:
+        shown.add_row(*map(Text, row))
+    return shown
 
 
 def quantity(value: float) -> str:

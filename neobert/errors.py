@@ -30,10 +30,6 @@ class DamagedFile(RunFailed):
     """A file does not match its checksum or cannot be parsed."""
 
 
-class NewerFile(DamagedFile):
-    """An intact file of a newer version of this project, which this version cannot read."""
-
-
 class ParityOff(Exception):
     """Results that must be equal are not."""
 

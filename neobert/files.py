@@ -1,7 +1,6 @@
 """Atomic writes (temporary file, fsync, rename, fsync of the folder), checksummed JSON, absent and damaged files."""
 
 import errno
-import fcntl
 import hashlib
 import json
 import logging
@@ -12,7 +11,7 @@ import stat
 import uuid
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from itertools import count
@@ -299,17 +298,14 @@ def mend_lines(path: Path, *keys: str) -> None:
 
 def _lines(path: Path, keys: Sequence[str]) -> Iterator[tuple[int, Any | None]]:
     """Yield (number, value) of each finished line; the value of a damaged line is None. Lines of early versions have no
-    checksum; after a line that has one, a line without it is damaged."""
+    checksum."""
     try:
         content = path.read_bytes()
     except FileNotFoundError:
         return
-    is_checked = False
     for number, line in enumerate(content.split(b"\n")[:-1], start=1):
         if line:
-            has_checksum = CHECKSUM_TAIL.search(line) is not None
-            yield number, line_value(line, keys) if has_checksum or not is_checked else None
-            is_checked |= has_checksum
+            yield number, line_value(line, keys)
 
 
 def line_value(line: bytes, keys: Sequence[str] = ()) -> Any | None:
@@ -490,20 +486,8 @@ def remember(folder: Path, checksums: Mapping[str, str]) -> None:
     """Note that files have just been found to have these SHA-256."""
     stamps = {name: [sha256, *stamp_of((folder / name).stat())] for name, sha256 in checksums.items()}
     if stamps:
-        with suppress(OSError), _locked(folder):  # in a read-only folder, files are read in full each time
+        with suppress(OSError):  # in a read-only folder, files are read in full each time
             replace_file(folder / VERIFIED, json_bytes({**_read_verified(folder), **stamps}))
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Keep other processes out, if the file system can lock a folder."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        with suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def _read_verified(folder: Path) -> dict[str, Any]:

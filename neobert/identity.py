@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, get_args
+from typing import Any
 
 from pydantic import BaseModel
 
@@ -56,8 +56,11 @@ def plain(value: Any, *, is_decisive: bool = False) -> Any:
     if value is None or isinstance(value, (str, int, float)):  # most values; isinstance of an abstract class is slow
         return value
     if isinstance(value, BaseModel):
-        dumped = value.model_dump(mode="json")
-        return _without_neutral(type(value), dumped) if is_decisive else dumped
+        if not is_decisive:
+            return value.model_dump(mode="json")
+        neutral, dumped = neutral_values(type(value)), value.model_dump(mode="json")
+        deciding = (name for name, item in dumped.items() if item != neutral.get(name, ...))
+        return {name: plain(getattr(value, name), is_decisive=True) for name in deciding}
     if isinstance(value, (dict, Mapping)):
         return {str(key): plain(item, is_decisive=is_decisive) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -68,38 +71,6 @@ def plain(value: Any, *, is_decisive: bool = False) -> Any:
 def decisive(value: Any) -> Any:
     """Convert like `plain`, without fields that have their neutral value. The result is what is hashed."""
     return plain(value, is_decisive=True)
-
-
-def _without_neutral(model: type[BaseModel], dumped: dict[str, Any]) -> dict[str, Any]:
-    """Remove the neutral fields from the dump of a value, at any depth."""
-    for name, neutral in neutral_values(model).items():
-        if dumped[name] == neutral:
-            del dumped[name]
-    for name, inner in _fields_with_neutral(model).items():
-        item = dumped.get(name)
-        for each in item if isinstance(item, list) else [item]:
-            if each is not None:
-                _without_neutral(inner, each)
-    return dumped
-
-
-@cache
-def _fields_with_neutral(model: type[BaseModel]) -> Mapping[str, type[BaseModel]]:
-    """Return the fields whose values, or items, have neutral fields at some depth, with the class of these values."""
-    found = {}
-    for name, field in model.model_fields.items():
-        for inner in _classes_in(field.annotation):
-            if neutral_values(inner) or _fields_with_neutral(inner):
-                found[name] = inner
-    return found
-
-
-def _classes_in(annotation: Any) -> Iterator[type[BaseModel]]:
-    """Yield the value classes in a type such as `tuple[Subset, ...]` or `Stage | None`."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        yield annotation
-    for argument in get_args(annotation):
-        yield from _classes_in(argument)
 
 
 def canonical(value: Any) -> str:

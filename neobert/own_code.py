@@ -5,15 +5,13 @@ and so other ids. run.json has the text, so that workers, jobs and resumed runs 
 computed is always what was planned. The text is run with all permissions of the user, as a ladder file is.
 """
 
-import ast
 import hashlib
-import importlib.util
 import inspect
 import json
 import linecache
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any, Generic, TypeVar
@@ -43,7 +41,7 @@ def is_own(name: str) -> bool:
 
 def own_name(thing: Any) -> str:
     """Return the name of a class or function of a user's file, and remember the file's text in this process. Raises
-    ValueError if it is not defined at the top of such a file, or the file needs others of the user."""
+    ValueError if it is not defined at the top of such a file."""
     label = getattr(thing, "__qualname__", repr(thing))
     if not isinstance(thing, type | FunctionType) or not thing.__qualname__.isidentifier():
         raise ValueError(f"{label}: expected a class or function that is defined at the top of a file")
@@ -59,7 +57,6 @@ def own_name(thing: Any) -> str:
             "this package by its word, and wrap all else in a function or class"
         )
     source = path.read_text(encoding="utf-8-sig")
-    _refuse_files_beside(label, source, path.name)
     name = name_of(label, source)
     register({name: source})
     return name
@@ -68,33 +65,6 @@ def own_name(thing: Any) -> str:
 def name_of(word: str, source: str) -> str:
     """Return the name of the class or function `word` of a file with the text `source`."""
     return f"{word}@{hashlib.sha256(source.encode()).hexdigest()[:IDENTITY_DIGITS]}"
-
-
-def _refuse_files_beside(label: str, source: str, file: str) -> None:
-    """Refuse what a worker lacks, which has the text alone: other files of the user, and the place of this one."""
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Name) and node.id == "__file__":
-            raise ValueError(f"{label} is in {file}, whose line {node.lineno} uses __file__, and jobs run a copy of it")
-        for module in _imports(node):
-            if not _is_importable_everywhere(module.partition(".")[0]):
-                raise ValueError(
-                    f"{label} is in {file}, which imports {module or 'a module beside it'}, and jobs find only "
-                    f"installed packages and {PACKAGES[0]}: define in {file} what it needs"
-                )
-
-
-def _imports(node: ast.AST) -> Iterator[str]:
-    if isinstance(node, ast.Import):
-        yield from (alias.name for alias in node.names)
-    elif isinstance(node, ast.ImportFrom):
-        yield "" if node.level else node.module or ""
-
-
-def _is_importable_everywhere(root: str) -> bool:
-    if root in (*PACKAGES, *sys.stdlib_module_names):
-        return True
-    found = importlib.util.find_spec(root) if root else None
-    return found is not None and any(folder in str(found.origin) for folder in INSTALLED)
 
 
 def register(sources: Mapping[str, str]) -> None:

@@ -6,7 +6,6 @@ pipe closes; the child then sends itself SIGTERM, and SIGKILL after `GRACE_SECON
 
 import ctypes
 import logging
-import math
 import os
 import re
 import resource
@@ -124,21 +123,16 @@ def wait_for(
 ) -> list[int]:
     """Wait until all children have ended, calling `watch` every `interval` seconds. Returns their exit codes.
 
-    A system error of `watch` is printed, and it is called again.
+    A system error of `watch` has no effect.
 
     Ctrl-C, SIGTERM and SIGHUP are passed on at once, and the children save their state before they end. A second Ctrl-C
     kills them.
     """
-    said = ""
     try:
         try:
             while any(child.poll() is None for child in children):
-                try:
+                with suppress(OSError):  # of a file server that is away: the children work on
                     watch()
-                except OSError as error:  # while the children work on, who watches should know
-                    if str(error) != said:
-                        said = str(error)
-                        logger.warning(f"the progress cannot be shown: {said}")
                 _wait_any(children, interval)
         except (KeyboardInterrupt, Terminated):
             for child in children:
@@ -244,32 +238,10 @@ PLACE_VARIABLES = RANK_VARIABLES | {"SLURM_PROCID", "SLURM_STEP_ID", "SLURM_LOCA
 def available_cores() -> int:
     """Return the number of cores that this process may use: all, or its share if a scheduler or a container limits
     it."""
-    share = read_count(os.environ, "SLURM_CPUS_PER_TASK", "SLURM_CPUS_ON_NODE")
-    own = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(own, share or own, quota_cores() or own)
+    from joblib import cpu_count
 
-
-def quota_cores(system: Path = Path("/")) -> int | None:
-    """Return the cores that the CPU time of this process's control group and those above it amounts to, rounded up;
-    None without a quota. `system` is the folder with proc and sys, which has groups of version 2."""
-    with suppress(OSError):
-        groups = (system / "proc/self/cgroup").read_text().splitlines()
-        own = next((line.removeprefix("0::/") for line in groups if line.startswith("0::/")), "")
-        top = system / "sys/fs/cgroup"
-        # Where a container hides the groups above its mount, the mount is the group itself.
-        quotas = [_quota(top / group) for group in (Path(own), *Path(own).parents)]
-        cores = [math.ceil(quota) for quota in quotas if quota is not None]
-        return max(1, min(cores)) if cores else None
-    return None
-
-
-def _quota(group: Path) -> float | None:
-    """Return the CPU time that a control group may use, in cores; None without a quota."""
-    try:
-        quota, period = (group / "cpu.max").read_text().split()
-        return int(quota) / int(period)
-    except (OSError, ValueError):  # the outermost group has no file, and no quota is "max"
-        return None
+    own: int = cpu_count()  # of the affinity and the quotas of control groups
+    return min(own, read_count(os.environ, "SLURM_CPUS_PER_TASK", "SLURM_CPUS_ON_NODE") or own)
 
 
 def read_count(environment: Mapping[str, str], *names: str, least: int = 1) -> int | None:

@@ -24,13 +24,12 @@ from pydantic import (
     PositiveFloat,
     PositiveInt,
     ValidationInfo,
-    WithJsonSchema,
     model_validator,
 )
 
 from neobert.errors import did_you_mean
 from neobert.identity import Neutral, neutral_values
-from neobert.own_code import OWN_NAME, is_own, own_name
+from neobert.own_code import is_own, own_name
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
 """Decay of one of Adam's averages per step."""
@@ -126,18 +125,13 @@ def _part_word(words: Collection[str], word: str) -> str:
     return word
 
 
-def _schema(words: Collection[str]) -> WithJsonSchema:
-    own = {"pattern": f"^{OWN_NAME.pattern}$", "type": "string"}
-    return WithJsonSchema({"anyOf": [{"enum": list(words), "type": "string"}, own]})
-
-
 _OWN_NAMED = BeforeValidator(lambda value: own_name(value) if callable(value) else value)
-PositionsPart = Annotated[str, _OWN_NAMED, AfterValidator(partial(_part_word, POSITIONS)), _schema(POSITIONS)]
-FeedForwardPart = Annotated[str, _OWN_NAMED, AfterValidator(partial(_part_word, FEEDFORWARDS)), _schema(FEEDFORWARDS)]
-NormPart = Annotated[str, _OWN_NAMED, AfterValidator(partial(_part_word, NORMS)), _schema(NORMS)]
-BlockPart = Annotated[str, _OWN_NAMED, AfterValidator(partial(_part_word, BLOCKS)), _schema(BLOCKS)]
-OptimizerPart = Annotated[str, _OWN_NAMED, AfterValidator(partial(_part_word, OPTIMIZERS)), _schema(OPTIMIZERS)]
-DecayPart = Annotated[str, _OWN_NAMED, AfterValidator(partial(_part_word, DECAYS)), _schema(DECAYS)]
+PositionsPart = Annotated[str, _OWN_NAMED, AfterValidator(partial(_part_word, POSITIONS))]
+FeedForwardPart = Annotated[str, _OWN_NAMED, AfterValidator(partial(_part_word, FEEDFORWARDS))]
+NormPart = Annotated[str, _OWN_NAMED, AfterValidator(partial(_part_word, NORMS))]
+BlockPart = Annotated[str, _OWN_NAMED, AfterValidator(partial(_part_word, BLOCKS))]
+OptimizerPart = Annotated[str, _OWN_NAMED, AfterValidator(partial(_part_word, OPTIMIZERS))]
+DecayPart = Annotated[str, _OWN_NAMED, AfterValidator(partial(_part_word, DECAYS))]
 
 Settings = dict[str, dict[str, bool | int | float | str]]
 """Hyper-parameters of own parts: by the field that names the part, then by their own names."""

@@ -1,4 +1,3 @@
-# PYTHON_ARGCOMPLETE_OK
 """python reports/collect.py: what reports read of a folder of runs, in one archive that can be committed or sent.
 
 It has no weights, predictions, texts, labels and paths of the machine.
@@ -123,7 +122,7 @@ def _restore(arguments: argparse.Namespace, _ladder: "Ladder") -> int:
     What needs the weights of a restored run is refused, and all that has a record is done. Records are written last, so
     that a killed command leaves no record without its run file.
     """
-    from neobert.files import inside, replace_file
+    from neobert.files import replace_file
     from neobert.runs.collected import ARCHIVE, COLLECTED, RunFiles
     from neobert.runs.kinds import RECORDS
 
@@ -133,7 +132,7 @@ def _restore(arguments: argparse.Namespace, _ladder: "Ladder") -> int:
         raise MissingData(f"--restore {arguments.restore} holds no {ARCHIVE}: give a folder that --out wrote")
     records, restored = set(folder.files(*RECORDS)), 0
     for path in sorted(folder.files(*COLLECTED), key=lambda path: (path in records, path)):
-        target = inside(arguments.runs, path.relative_to(folder.root).as_posix())
+        target = arguments.runs / path.relative_to(folder.root)
         if not target.exists():
             replace_file(target, path.read_bytes())
             restored += path in records

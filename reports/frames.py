@@ -18,8 +18,8 @@ from pydantic_core import ErrorDetails
 from ablations.ladders import Ladder
 from ablations.rates import PILOT_SEEDS
 from ablations.scales import Scale, Vocabulary
-from neobert.errors import DamagedFile, MissingData, name_first
-from neobert.files import matching, read_json
+from neobert.errors import DamagedFile, MissingData, RunFailed, name_first
+from neobert.files import read_json
 from neobert.kinds.glue import GlueStudy
 from neobert.kinds.pretraining import PretrainingRun
 from neobert.recipe import Point, Value
@@ -27,7 +27,7 @@ from neobert.runs.collected import RunFiles
 from neobert.runs.kinds import RECORD_PLACES, RECORDS
 from neobert.runs.layout import Layout
 from neobert.runs.records import read_record, read_sealed
-from neobert.runs.run_file import EXECUTION, RunFile, read_run_file
+from neobert.runs.run_file import read_run_file
 from neobert.search.space import Search
 from reports.curves import Curves
 from reports.facts import BY_LABEL, READERS, Facts, Labels, share_weights, weights_up_to
@@ -287,7 +287,7 @@ class _Reader:
         for path in self.files.files(*RECORDS):
             try:
                 record = read_record(path)
-            except (DamagedFile, OSError) as error:
+            except (RunFailed, OSError) as error:
                 self._problems.append(str(error))
                 continue
             kind, labels = str(record["kind"]), record.get("labels")
@@ -345,7 +345,7 @@ class _Reader:
         found = {}
         for path in self.files.files("glue/*/studies/*/run.json"):
             try:
-                run_file = self._run_file(path.parent)
+                run_file = read_run_file(path.parent)
                 if not self._is_of_another(run_file.labels, named=False):
                     labels = Labels.read(run_file.labels, self.ladder)
                     found[run_file.id] = run_file.specification(GlueStudy), labels
@@ -358,20 +358,12 @@ class _Reader:
             self._problems.append(f"{len(names)} {told}: {name_first(names)}")
         return found
 
-    def _run_file(self, folder: Path) -> RunFile:
-        """Read a run file and the newest execution beside it. Raises DamagedFile if one of them may not be read."""
-        for path in (folder / "run.json", folder / EXECUTION):
-            if reason := self.files.why_not(path):
-                raise DamagedFile(reason)
-        return read_run_file(folder)
-
     def searches(self, run_files: Mapping[str, tuple[GlueStudy, Labels]]) -> Iterator[Tried]:
         """Yield what each search has tried."""
         for study, labels in run_files.values():
             if study.search is None:
                 continue
             try:
-                self._refuse_links(study)
                 searched = study.search_trials(self._layout)
             except (DamagedFile, OSError, ValueError, KeyError, TypeError) as error:
                 self._problems.append(f"the search {study.id} of {study.task} is left out: {error}")
@@ -386,13 +378,6 @@ class _Reader:
                 trials=frozenset(trial.id for each in searched for trial in each.trials),
                 files=self.files,
             )
-
-    def _refuse_links(self, study: GlueStudy) -> None:
-        """Raise DamagedFile if a file of a search may not be read."""
-        for place in ("asked", "trials"):
-            for path in matching(self.files.root, f"{study.folder}/{place}/*.json"):
-                if reason := self.files.why_not(path):
-                    raise DamagedFile(reason)
 
     def nested_scores(self) -> Iterator[tuple[str, float]]:
         """Yield id and nested score of every study that has one."""
@@ -412,7 +397,7 @@ class _Reader:
             if (path.parent / "done.json").exists():
                 continue
             try:
-                run_file, error = self._run_file(path.parent), _Failure.read(read_json(path)).error
+                run_file, error = read_run_file(path.parent), _Failure.read(read_json(path)).error
                 run = run_file.specification(PretrainingRun)
                 if run.seed in PILOT_SEEDS and not self._is_of_another(run_file.labels, named=False):
                     labels = Labels.read(run_file.labels, self.ladder)

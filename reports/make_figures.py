@@ -1,4 +1,3 @@
-# PYTHON_ARGCOMPLETE_OK
 """python reports/make_figures.py: every figure and table that the records under --runs can carry."""
 
 import argparse

@@ -1,4 +1,3 @@
-# PYTHON_ARGCOMPLETE_OK
 """Run the GLUE grid of a pre-trained variant, or a search: every point once, MNLI before the tasks that start from it.
 
 python sweeps/glue_grid.py --task cola                       on the newest finished run

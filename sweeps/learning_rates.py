@@ -1,4 +1,3 @@
-# PYTHON_ARGCOMPLETE_OK
 """Find the peak learning rate at which each variant has the lowest held-out loss, by pre-training on pilot seeds.
 
 python sweeps/learning_rates.py --variant M0..M8 --scale study --data DIR   five rates each; more if an edge is best

@@ -1,4 +1,3 @@
-# PYTHON_ARGCOMPLETE_OK
 """Measure an encoder on embedding tasks (Table 4): contrastive fine-tuning if it is not done yet, then every task.
 
 python sweeps/mteb_suite.py --variant M10                     every task that --data has, after contrastive fine-tuning
@@ -28,7 +27,6 @@ from sweeps.encoder import add_encoder_flags, measure, variant_row
 if TYPE_CHECKING:
     from ablations.launch.execute import Workspace
     from ablations.plan import PlanRow
-    from neobert.external import ExternalModel
 
 TASK_COLUMNS = ("protocol", "seed", "task", "category", "suite", "state", "score", "texts", "empty", "cut")
 MEAN_COLUMNS = ("protocol", "seed", "suite", "category", "mean", "tasks")
@@ -66,29 +64,13 @@ def _plan(workspace: "Workspace", *, pretrains: bool) -> "PlanRow":
     """Plan the evaluations of the encoder and the runs that they need."""
     from ablations.plan import plan_model
     from ablations.recipe_runs import wanted_tasks
-    from neobert.console import logs
 
     its, source = workspace.selection, workspace.source
     if its.model is None:
         return variant_row(workspace, ["pretraining", "mteb"], pretrains=pretrains)
     wanted_tasks(source, its.embedding)  # refuses a wrong name before a model is loaded
     model, seeds = workspace.external_model(), its.finetuning_seeds or [0]
-    planned = plan_model(its.ladder, model, seeds, its.scale, source, workspace.layout, ["mteb"], choice=its.embedding)
-    logs().print(pooling_remark(model, is_zero_shot=its.embedding.zero_shot), markup=False)
-    return planned
-
-
-def pooling_remark(model: "ExternalModel", *, is_zero_shot: bool) -> str:
-    """Return a sentence that says how a model's hidden states are pooled."""
-    from neobert.embeddings.sentence_modules import read_sentence_modules
-    from neobert.external import MODULES
-
-    mean = "the mean over all tokens is taken, as of every encoder here"
-    if not (Path(model.folder) / MODULES).is_file():
-        return f"{model.name} declares no pooling: {mean}"
-    if not is_zero_shot:
-        return f"{model.name} starts contrastive fine-tuning without its {MODULES}: {mean}"
-    return f"{model.name} is measured as its {MODULES} says: {read_sentence_modules(Path(model.folder), model.name)}"
+    return plan_model(its.ladder, model, seeds, its.scale, source, workspace.layout, ["mteb"], choice=its.embedding)
 
 
 def print_outcome(workspace: "Workspace", row: "PlanRow") -> None:

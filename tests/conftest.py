@@ -12,7 +12,7 @@ import hypothesis
 import pytest
 
 from neobert import command_line, processes
-from neobert.diagnostics import set_up_logging
+from neobert.command_line import set_up_logging
 from tests.ablations.fake_slurm import slurm  # noqa: F401  (fixture)
 from tests.ablations.hub_stand_in import hub  # noqa: F401  (fixture)
 from tests.ablations.papers_ladder import PAPERS_LADDER
@@ -37,7 +37,6 @@ LONG_FILES = {
         "test_study.py",
         "test_search.py",
         "test_drill.py",
-        "test_two_users.py",
     ),
     *("test_embedding_suite.py", "test_remote_code.py", "test_zero.py", "test_distributed.py", "test_compiling.py"),
     *("test_protocols.py", "test_passes.py"),

@@ -1,11 +1,7 @@
-"""What programs read: errors as JSON, completed words."""
+"""What programs read: errors and results as JSON."""
 
 import importlib
 import json
-import os
-import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -52,26 +48,3 @@ def test_every_command_that_prints_takes_json(name: str, capsys: pytest.CaptureF
     with pytest.raises(SystemExit) as ended:
         importlib.import_module(name).main(["--help"])
     assert ended.value.code == 0 and ("--json" in capsys.readouterr().out) == (name != "neobert.runs.worker")
-
-
-def test_words_are_completed(tmp_path: Path) -> None:
-    """As argcomplete asks: by variables, with the answer in a file."""
-    pytest.importorskip("argcomplete")
-    line, answer = "run.py --zero", tmp_path / "answer"
-    asked = {
-        "_ARGCOMPLETE": "1",
-        "_ARGCOMPLETE_IFS": "\n",
-        "_ARGCOMPLETE_SUPPRESS_SPACE": "1",
-        "_ARGCOMPLETE_STDOUT_FILENAME": str(answer),
-        "COMP_LINE": line,
-        "COMP_POINT": str(len(line)),
-    }
-    subprocess.run([sys.executable, ROOT / "ablations" / "run.py"], env=os.environ | asked, check=False)
-    assert answer.read_text().split() == ["--zero-shot"]
-
-
-def test_commands_say_that_they_can_be_completed() -> None:
-    scripts = [path for room in ("ablations", "sweeps", "reports") for path in (ROOT / room).glob("*.py")]
-    commands = [path for path in scripts if re.search(r"sys\.path(\[0\] =|\.insert)", path.read_text())]
-    assert len(commands) == 8
-    assert not [path.name for path in commands if "PYTHON_ARGCOMPLETE_OK" not in path.read_text()[:1024]]

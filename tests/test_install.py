@@ -53,8 +53,8 @@ def test_what_a_wheel_holds_builds_a_model_of_the_ladder(tmp_path: Path) -> None
         shutil.copytree(ROOT / package, tmp_path / package, ignore=not_packed)
     assert sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file()) < 4e6, "records are not packed"
     code = (
-        "import ablations; ablations.build('M1'); from neobert.__main__ import main; "
-        "assert main(['figures', '--runs', 'nowhere']) == 3; print(ablations.__file__)"
+        "import ablations; ablations.build('M1'); from reports.make_figures import main; "
+        "assert main(['--runs', 'nowhere']) == 3; print(ablations.__file__)"
     )
     ended = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, check=False, capture_output=True, text=True, timeout=300

@@ -49,15 +49,11 @@ def requirements(
         ValueError: there is no such benchmark.
     """
     recipes = [scaled_variant(ladder, at_scale(ladder, variant, scale), scale, "published")[0] for variant in chosen]
-    tokenizers: dict[str, int] = {}
-    for recipe in recipes:
-        name, rows = recipe.pretraining.data.tokenizer, recipe.pretraining.model.vocabulary_size
-        tokenizers[name] = min(rows, tokenizers.get(name, rows))
     pair_sets = dict.fromkeys(name for recipe in recipes for name in sets_of(recipe.embedding.pairs))
     corpora = [recipe.pretraining.data.corpus for recipe in recipes]
     return Needs(
         corpora=_not_own(ladder, corpora) if "pretraining" in stages else (),
-        tokenizers=tokenizers,
+        tokenizers=tuple(dict.fromkeys(recipe.pretraining.data.tokenizer for recipe in recipes)),
         tasks=tuple(task for task in TASK_SPLITS if task in ladder.tasks) if "glue" in stages else (),
         embedding_tasks=members_of(benchmarks) if "mteb" in stages else (),
         pair_sets=tuple(pair_sets) if "contrastive" in stages else (),
@@ -128,7 +124,7 @@ def _read_by(ladder: Ladder, runs: Sequence[Work]) -> Needs:
     sets = (pairs.name for run in ContrastiveRun.among(runs) for pairs in run.sets)
     return Needs(
         corpora=_not_own(ladder, (run.recipe.data.corpus for run in stages)),
-        tokenizers={run.recipe.data.tokenizer: run.recipe.model.vocabulary_size for run in stages},
+        tokenizers=tuple(dict.fromkeys(run.recipe.data.tokenizer for run in stages)),
         tasks=tuple(dict.fromkeys(study.task for study in GlueStudy.among(runs) if study.own_task is None)),
         embedding_tasks=tuple(dict.fromkeys(members)),
         pair_sets=tuple(dict.fromkeys(sets)),

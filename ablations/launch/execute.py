@@ -31,11 +31,9 @@ from neobert.processes import available_cores, visible_gpus, worker_environment
 from neobert.runs.index import Index, Row, age
 from neobert.runs.kinds import Run
 from neobert.runs.layout import Layout
-from neobert.runs.records import why_no_commit
 from neobert.runs.run_file import SourceSpecification, read_run_file
 from neobert.runs.tracking import VARIABLE as TRACKER_VARIABLE
 from neobert.runs.tracking import require_tracker
-from neobert.runs.work import may_pass
 
 MEASURED = ("heldout", "heldout_context")
 """Fields of the execution that say what pre-training measures. A run has one record, so it keeps those of its first
@@ -147,8 +145,6 @@ def run_or_submit(
         show()
         return EXIT_DONE
     workspace = replace(workspace, place=workspace.place.decided())
-    if reason := why_no_commit():
-        logs().print(f"the commit of the code is not recorded: {reason}", markup=False, soft_wrap=True)
     require_data(rows, workspace.source)
     require_scorable_tasks(rows, layout, workspace.source)
     if track is not None:
@@ -329,7 +325,7 @@ def _owner(folder: Path) -> str:
 def retry_failed(layout: Layout, runs: Iterable[Run], *, retry: bool) -> None:
     """Rename the errors of failed points to <name>.<n>.json so that the points run again, or print how to retry."""
     parts = (part for run in runs for part in run.parts(layout))
-    failed = [part for part in parts if is_there(part.error) and not part.is_done and (retry or not may_pass(part))]
+    failed = [part for part in parts if is_there(part.error) and not part.is_done]
     if retry:
         for part in failed:
             number = 1 + len(children(part.error.parent, f"{part.error.stem}.*.json"))

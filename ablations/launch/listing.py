@@ -6,10 +6,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rich.markup import escape
+from rich.table import Table
 
 from ablations.launch.costs import Cost, PlanCosts, stage_flops
 from ablations.plan import PlannedRun, VariantRow
-from neobert.console import Listing, output, quantity, table
+from neobert.console import output, quantity, table
 from neobert.kinds.pretraining import PretrainingRun
 from neobert.runs.index import State
 
@@ -102,7 +103,7 @@ def print_plan(rows: Sequence[VariantRow], costs: PlanCosts, *, as_json: bool) -
     _print_total(rows, costs)
 
 
-def _table_of_rows(rows: Sequence[VariantRow], costs: PlanCosts) -> Listing:
+def _table_of_rows(rows: Sequence[VariantRow], costs: PlanCosts) -> Table:
     cells = [
         (
             row.name,

@@ -8,8 +8,9 @@ HF_ENDPOINT, HF_TOKEN or the stored login.
 
 import glob
 import shutil
+import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -20,16 +21,13 @@ from neobert.data.catalog import CORPORA, GLUE, TASK_SPLITS, TOKENIZERS, Reposit
 from neobert.data.manifest import Entry, Manifest, has_content, has_size, read_manifest, write_manifest
 from neobert.data.mteb_tasks import MTEB_REPOSITORIES
 from neobert.data.pairs import DECLARED_SETS
-from neobert.data.reading import files_below, require_columns
+from neobert.data.reading import files_below
 from neobert.data.sources import DirectorySource
 from neobert.data.tokenizers import TOKENIZER_FOLDERS
 from neobert.errors import DamagedFile, MissingData, RunFailed, name_first
 from neobert.files import differing, inside, is_local, remember, sha256_of, sync_file, sync_folder
 
 CLAIMS = ".prefetch/claims"
-FILES_AT_A_TIME = 64
-"""Number of files of a repository that are fetched before they are checked and noted in the manifest."""
-
 _RESERVE_BYTES = 1 << 28
 
 MODELS = "models"
@@ -38,11 +36,11 @@ MODELS = "models"
 
 @dataclass(frozen=True)
 class Needs:
-    """Data requirements of a plan, by the recipes' names. Tokenizers map to the rows of the embedding, external models
-    to the repository files that are read."""
+    """Data requirements of a plan, by the recipes' names. External models map to the repository files that are
+    read."""
 
     corpora: tuple[str, ...] = ()
-    tokenizers: Mapping[str, int] = field(default_factory=dict)
+    tokenizers: tuple[str, ...] = ()
     tasks: tuple[str, ...] = ()
     embedding_tasks: tuple[str, ...] = ()
     pair_sets: tuple[str, ...] = ()
@@ -51,16 +49,12 @@ class Needs:
 
 @dataclass(frozen=True)
 class Item:
-    """An item to download: its name in the recipes (`word`), its folder, and its repository files.
-
-    `embedding_rows` is the upper limit of a tokenizer's vocabulary.
-    """
+    """An item to download: its name in the recipes (`word`), its folder, and its repository files."""
 
     kind: Literal["corpus", "tokenizer", "GLUE task", "MTEB task", "data set of pairs", "model"]
     word: str
     folder: str
     parts: tuple[Repository, ...]
-    embedding_rows: int | None = None
 
     @property
     def name(self) -> str:
@@ -81,9 +75,9 @@ class Item:
 
 def items_of(needs: Needs) -> Iterator[Item]:
     """Yield the items of a plan, small ones first, so that a missing access token is found before large downloads."""
-    for word, rows in needs.tokenizers.items():
+    for word in needs.tokenizers:
         repository = TOKENIZERS[require_known(word, TOKENIZERS, "tokenizer")]
-        yield Item("tokenizer", word, f"tokenizers/{TOKENIZER_FOLDERS[word]}", (repository,), rows)
+        yield Item("tokenizer", word, f"tokenizers/{TOKENIZER_FOLDERS[word]}", (repository,))
     for word in needs.tasks:
         splits = TASK_SPLITS[require_known(word, TASK_SPLITS, "task")]
         parts = tuple(replace(GLUE, files=GLUE.files.format(task=word, split=split)) for split in splits)
@@ -107,23 +101,18 @@ class Gap(NamedTuple):
     reason: str
 
 
-def verify_prefetch(folder: Path, needs: Needs, *, contents: bool) -> list[Gap]:
-    """Return every item that a plan needs and that is missing or invalid in the folder.
-
-    Three checks run in order, each only if the previous one found nothing: absent files (quick), unreadable files and,
-    with `contents`, files whose SHA-256 differs from the manifest.
-    """
+def verify_prefetch(folder: Path, needs: Needs) -> list[Gap]:
+    """Return every item that a plan needs and that is missing or invalid in the folder: files that are absent or of
+    another size or, if there are none, files whose SHA-256 differs from the manifest."""
     source = DirectorySource(folder)
     items = list(items_of(needs))
-    for check in [_absent, _unreadable, _altered] if contents else [_absent, _unreadable]:
-        if found := [Gap(item, reason) for item in items for reason in _reasons(check, source, item)]:
-            return found
-    return []
+    absent = [Gap(item, reason) for item in items for reason in _reasons(source, item)]
+    return absent or [Gap(item, reason) for item in items for reason in _altered(source, item)]
 
 
-def _reasons(check: Callable[[DirectorySource, Item], Iterator[str]], source: DirectorySource, item: Item) -> list[str]:
+def _reasons(source: DirectorySource, item: Item) -> list[str]:
     try:
-        return list(check(source, item))
+        return list(_absent(source, item))
     except (MissingData, DamagedFile, ValueError) as error:
         return [str(error)]
 
@@ -143,19 +132,6 @@ def _absent(source: DirectorySource, item: Item) -> Iterator[str]:
         path = source.folder / name
         if not path.is_file() or entry.is_downloaded != has_size(path, entry):
             yield f"{path} is not there with its {entry.bytes} bytes, or was not checked after its download"
-
-
-def _unreadable(source: DirectorySource, item: Item) -> Iterator[str]:
-    if item.kind == "corpus":
-        corpus = source.corpus_folder(item.word)
-        for path in corpus.files():
-            require_columns(path, (corpus.text_column(path),))
-    elif item.embedding_rows is not None:
-        source.tokenizer(item.word, item.embedding_rows, source.folder)
-    elif item.kind == "GLUE task":
-        for split in TASK_SPLITS[item.word]:
-            require_columns(source.split_path(item.word, split), ("label",))
-    yield from ()
 
 
 def _altered(source: DirectorySource, item: Item) -> Iterator[str]:
@@ -369,7 +345,7 @@ def require_room(folder: Path, missing_bytes: int) -> None:
         )
 
 
-def download(folder: Path, selection: DownloadPlan, *, workers: int, report: Callable[[str], None]) -> list[Exception]:
+def download(folder: Path, selection: DownloadPlan, *, workers: int) -> list[Exception]:
     """Download the files of the selection that are not in the folder; return the errors of those that failed. One
     process at a time may do so.
 
@@ -388,20 +364,15 @@ def download(folder: Path, selection: DownloadPlan, *, workers: int, report: Cal
             place = name.removesuffix(f"/{entry.file}")
             wanted[place, entry.repository, entry.repository_type, entry.revision][name] = entry
     errors: list[Exception] = []
-    for (place, repository, _, _), entries in wanted.items():
-        names = sorted(entries)
-        for start in range(0, len(names), FILES_AT_A_TIME):
-            part = {name: entries[name] for name in names[start : start + FILES_AT_A_TIME]}
-            try:
-                _fetch(folder / place, list(part.values()), workers)
-            except MissingData as error:
-                errors.append(error)
-                break
-            files |= (whole := _whole(folder, part))
-            errors += [_damage(part[name]) for name in part.keys() - whole.keys()]
-            write_manifest(folder, manifest)
-            if len(names) > FILES_AT_A_TIME:
-                report(f"{repository}: {start + len(part)} of {len(names)} files")
+    for (place, *_), entries in wanted.items():
+        try:
+            _fetch(folder / place, list(entries.values()), workers)
+        except MissingData as error:
+            errors.append(error)
+            continue
+        files |= (whole := _whole(folder, entries))
+        errors += [_damage(entries[name]) for name in entries.keys() - whole.keys()]
+        write_manifest(folder, manifest)
     write_manifest(folder, manifest)
     return errors
 
@@ -445,7 +416,8 @@ def _fetch(place: Path, entries: Sequence[Entry], workers: int) -> None:
     from huggingface_hub import snapshot_download
     from huggingface_hub.utils import disable_progress_bars
 
-    disable_progress_bars()
+    if not sys.stderr.isatty():
+        disable_progress_bars()
     first = entries[0]
     with _one_sentence(first.repository, first.repository_type):
         snapshot_download(

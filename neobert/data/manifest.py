@@ -5,7 +5,6 @@ not on the disk.
 """
 
 import hashlib
-import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -13,7 +12,7 @@ from pathlib import Path
 from pydantic import NonNegativeInt, TypeAdapter
 
 from neobert.data.catalog import hub_origin
-from neobert.errors import DamagedFile, MissingData, NewerFile
+from neobert.errors import DamagedFile, MissingData
 from neobert.files import (
     as_written,
     checksummed,
@@ -172,7 +171,6 @@ def read_manifest(folder: Path) -> Manifest:
     """Read the manifest of a folder; return an empty one if there is none.
 
     Raises:
-        NewerFile: a newer version wrote it.
         DamagedFile: it is not readable, or names a file outside the folder.
     """
     path = folder / MANIFEST
@@ -180,16 +178,12 @@ def read_manifest(folder: Path) -> Manifest:
         return Manifest({})
     content = read_checksummed(path)
     if (schema := content.get("schema", SCHEMA)) != SCHEMA:
-        raise NewerFile(f"{path} has schema {schema!r}, and this version reads {SCHEMA}: update the code")
+        raise DamagedFile(f"{path} has schema {schema!r}, and this version reads {SCHEMA}: update the code")
     found = as_written(_MANIFEST, content, path, "remove it and prefetch again")
     for name, entry in found.files.items():
-        if not all(is_local(each) and not _has_control(each) for each in (name, entry.file or name)):
+        if not all(map(is_local, (name, entry.file or name))):
             raise DamagedFile(f"{path} names {name!r} ({entry.file!r}), no file of this folder: do not trust it")
     return found
-
-
-def _has_control(name: str) -> bool:
-    return any(unicodedata.category(letter) == "Cc" for letter in name)
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:

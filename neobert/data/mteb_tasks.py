@@ -16,7 +16,7 @@ mteb/<Category>/<Task>/<table>.parquet (or another format of `reading`).
 
 import csv
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast, get_args
@@ -25,7 +25,7 @@ from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
 
 from neobert.data.catalog import hub_origin, require_known
 from neobert.data.manifest import Manifest, files_origin, require_complete, require_unchanged
-from neobert.data.reading import as_number, read_table, require_file, require_there, split_name, table_file
+from neobert.data.reading import as_number, read_table, split_name, table_file
 from neobert.errors import MissingData, did_you_mean
 from neobert.recipe import Instructed, Value
 
@@ -232,10 +232,6 @@ def _as_text(value: Any) -> Any:
 
 Id = Annotated[str, BeforeValidator(_as_text)]
 """Ids are texts: 0007 of a table is not 7, and the number 7 of JSON is the id "7" of a table."""
-LARGEST_CLASS = 2**63
-"""Bound of labels that are numbers, which tables hold in 64 bits."""
-LARGEST_GRADE = 10_000
-"""Largest judgement of a document: trec_eval, which mteb calls, takes memory for each grade below."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -254,24 +250,16 @@ class PublishedTask:
 
 
 def checked_tables(category: Category, tables: Mapping[str, Table], where: str) -> TaskTables:
-    """Check that a score can be computed from the tables, and replace missing texts by empty ones. Raises ValueError if
-    a table has no rows, a cell is of a wrong type, or labels, scores or ids are unusable."""
-    facts = CATEGORY_FACTS[category]
-    cleaned: Mapping[str, Table] = {
-        name: {
-            column: _cells(cell, tables[name][column], f"{where}, table {name}", column)
-            for column, cell in {**columns, **({"title": Text} if "title" in tables[name] else {})}.items()
+    """Check the types of the cells that mteb reads, and replace missing texts by empty ones. Raises ValueError if a
+    table has no rows, or a cell is of a wrong type."""
+    checked: dict[str, Table] = {}
+    for name, columns in CATEGORY_FACTS[category].columns.items():
+        title = {"title": Text} if "title" in tables[name] else {}
+        place = f"{where}, table {name}"
+        checked[name] = {
+            column: _cells(cell, tables[name][column], place, column) for column, cell in (columns | title).items()
         }
-        for name, columns in facts.columns.items()
-    }
-    cleaned = _with_numbers(cleaned, "label")
-    cleaned = _with_numbers(cleaned, "labels")
-    for name, columns in facts.columns.items():
-        for column in (column for column, cell in columns.items() if cell is Text):
-            if not any(text.strip() for text in cleaned[name][column]):
-                raise ValueError(f"{where}, table {name}: {column} is empty in every row: give this name to its texts")
-    facts.check(cleaned, where)
-    return TaskTables(category, cleaned)
+    return TaskTables(category, checked)
 
 
 def _cells(cell: Any, values: Sequence[Any], where: str, column: str) -> Sequence[Any]:
@@ -286,123 +274,19 @@ def _cells(cell: Any, values: Sequence[Any], where: str, column: str) -> Sequenc
     return checked
 
 
-def _with_numbers(tables: Mapping[str, Table], column: str) -> dict[str, Table]:
-    """Return the tables with whole numbers as labels, if every label of the column is one or the text of one."""
-    labels = [label for table in tables.values() for label in table.get(column, ())]
-    texts = [label for label in labels if isinstance(label, str)]
-    others = [label for label in labels if not isinstance(label, str)]
-    if not texts or not all(map(_is_whole, texts)) or not all(type(label) is int for label in others):
-        return dict(tables)
-    return {
-        name: {**table, column: list(map(int, table[column]))} if column in table else table
-        for name, table in tables.items()
-    }
-
-
-def _is_whole(text: str) -> bool:
-    """Return whether a text is a whole number as it is printed, which 07 is not: it may be another label than 7."""
-    number = as_number(text)
-    return isinstance(number, int) and str(number) == text
-
-
-def _require_classes(labels: Sequence[Any], place: str) -> None:
-    """Raise ValueError if labels are of several kinds, are no classes, or are all the same; `place` is their column."""
-    first = labels[0]
-    for row, label in enumerate(labels):
-        if isinstance(label, str) != isinstance(first, str) or isinstance(label, bool) != isinstance(first, bool):
-            raise ValueError(
-                f"{place}, row {row}: {label!r} is of another kind than {first!r} in row 0: write one kind"
-            )
-        if not isinstance(label, str) and not (abs(label) < LARGEST_CLASS and label == int(label)):
-            raise ValueError(f"{place}, row {row}: {label!r} is no class such as 0, 1 or 'news'")
-    if len(set(labels)) == 1:
-        raise ValueError(f"{place}: all {len(labels)} rows have {first!r}, so there is nothing to tell apart")
-
-
-def _require_differences(scores: Sequence[float], place: str) -> None:
-    """Raise ValueError if no correlation with the gold scores is defined; `place` is their column."""
-    if len(set(scores)) == 1:
-        raise ValueError(f"{place}: all {len(scores)} gold scores are {scores[0]!r}, and a correlation needs others")
-
-
-def _check_classification(tables: Mapping[str, Table], where: str) -> None:
-    for name in ("train", "test"):
-        _require_classes(tables[name]["label"], f"{where}, table {name}, label")
-    if unknown := set(tables["test"]["label"]) - set(tables["train"]["label"]):
-        first = sorted(map(repr, unknown))[0]
-        raise ValueError(f"{where}: label {first} of table test has no example in table train to learn it from")
-
-
-def _check_labels(tables: Mapping[str, Table], where: str) -> None:
-    _require_classes(tables["test"]["labels"], f"{where}, table test, labels")
-
-
-def _check_reranking(tables: Mapping[str, Table], where: str) -> None:
-    test = tables["test"]
-    if not any(positive and negative for positive, negative in zip(test["positive"], test["negative"], strict=True)):
-        raise ValueError(f"{where}, table test: no row has texts in both positive and negative, which are ranked")
-
-
-def _check_sts(tables: Mapping[str, Table], where: str) -> None:
-    test = tables["test"]
-    _require_differences(test["score"], f"{where}, table test, score")
-    pairs = zip(test["sentence1"], test["sentence2"], strict=True)
-    if len({frozenset(pair) if pair[0] != pair[1] else None for pair in pairs}) == 1:
-        raise ValueError(f"{where}, table test: sentence1 and sentence2 are as similar in all rows: name other columns")
-
-
-def _check_summarization(tables: Mapping[str, Table], where: str) -> None:
-    test = tables["test"]
-    for row, (human, machine, scores) in enumerate(
-        zip(test["human_summaries"], test["machine_summaries"], test["relevance"], strict=True)
-    ):
-        place = f"{where}, table test, row {row}"
-        for column, texts in (("human_summaries", human), ("machine_summaries", machine)):
-            if not texts:
-                raise ValueError(f"{place}: {column} has no text, so leave the row out or fill it")
-        if len(scores) != len(machine):
-            raise ValueError(
-                f"{place}: relevance has {len(scores)} scores for {len(machine)} machine_summaries: write one for each"
-            )
-    if all(len(set(scores)) == 1 for scores in test["relevance"]):
-        raise ValueError(f"{where}, table test, relevance: the scores are equal in every row, and must differ in one")
-
-
-def _check_retrieval(tables: Mapping[str, Table], where: str) -> None:
-    judged = tables["qrels_test"]
-    for name, column in (("corpus", "corpus-id"), ("queries_test", "query-id")):
-        known = tables[name]["_id"]
-        if len(set(known)) < len(known):
-            raise ValueError(f"{where}, table {name}: an _id comes twice, so give each text its own")
-        if unknown := set(judged[column]) - set(known):
-            raise ValueError(f"{where}, table qrels_test: {column} {min(unknown)!r} is not in table {name}")
-    grades: dict[tuple[str, str], float] = {}
-    for row, (query, document, score) in enumerate(
-        zip(judged["query-id"], judged["corpus-id"], judged["score"], strict=True)
-    ):
-        place, pair = f"{where}, table qrels_test, row {row}", (str(query), str(document))
-        if score != int(score) or score > LARGEST_GRADE:
-            raise ValueError(f"{place}: score {score!r} is no grade such as 0, 1 or 2")
-        if grades.setdefault(pair, score) != score:
-            raise ValueError(f"{place}: {document!r} was judged {grades[pair]!r} for {query!r} before: keep one score")
-    if max(judged["score"]) <= 0:
-        raise ValueError(f"{where}, table qrels_test, score: no score is above 0, so that no document is relevant")
-
-
 @dataclass(frozen=True)
 class CategoryFacts:
     """Properties shared by the tasks of a category.
 
     `task_type`: mteb's name of the category, also the name of its folder and of a prompt for all its tasks; `metric`:
     the main score; `instruction`: mteb's default for tasks without their own; `columns`: the required columns of each
-    table with the type of a cell; `check`: raises ValueError if the tables do not go together, or have no score.
+    table with the type of a cell.
     """
 
     task_type: str
     metric: str
     instruction: str
-    columns: Mapping[str, Mapping[str, Any]]
-    check: Callable[[Mapping[str, Table], str], None]
+    columns: dict[str, dict[str, Any]]
 
 
 CATEGORY_FACTS: Mapping[Category, CategoryFacts] = {
@@ -411,28 +295,24 @@ CATEGORY_FACTS: Mapping[Category, CategoryFacts] = {
         metric="accuracy",
         instruction="Classify user passages.",
         columns={"train": {"text": Text, "label": Label}, "test": {"text": Text, "label": Label}},
-        check=_check_classification,
     ),
     "clustering": CategoryFacts(
         task_type="Clustering",
         metric="v_measure",
         instruction="Identify categories in user passages.",
         columns={"test": {"sentences": Text, "labels": Label}},
-        check=_check_labels,
     ),
     "pair_classification": CategoryFacts(
         task_type="PairClassification",
         metric="max_ap",
         instruction="Retrieve text that are semantically similar to the given text.",
         columns={"test": {"sentence1": Text, "sentence2": Text, "labels": IsMatch}},
-        check=_check_labels,
     ),
     "reranking": CategoryFacts(
         task_type="Reranking",
         metric="map_at_1000",
         instruction="Retrieve text based on user query.",
         columns={"test": {"query": Text, "positive": Texts, "negative": Texts}},
-        check=_check_reranking,
     ),
     "retrieval": CategoryFacts(
         task_type="Retrieval",
@@ -443,14 +323,12 @@ CATEGORY_FACTS: Mapping[Category, CategoryFacts] = {
             "queries_test": {"_id": Id, "text": Text},
             "qrels_test": {"query-id": Id, "corpus-id": Id, "score": Score},
         },
-        check=_check_retrieval,
     ),
     "sts": CategoryFacts(
         task_type="STS",
         metric="cosine_spearman",
         instruction="Retrieve semantically similar text.",
         columns={"test": {"sentence1": Text, "sentence2": Text, "score": Score}},
-        check=_check_sts,
     ),
     "summarization": CategoryFacts(
         task_type="Summarization",
@@ -459,7 +337,6 @@ CATEGORY_FACTS: Mapping[Category, CategoryFacts] = {
         columns={
             "test": {"text": Text, "human_summaries": Texts, "machine_summaries": Texts, "relevance": list[Score]},
         },
-        check=_check_summarization,
     ),
 }
 
@@ -530,11 +407,7 @@ def folder_tasks(folder: Path, manifest: Manifest) -> dict[str, FolderTask]:
 
 
 def _folders_in(folder: Path) -> list[Path]:
-    found = sorted(folder.glob("[!.]*"))
-    for path in found:
-        if path.is_symlink():
-            require_there(path)
-    return [path for path in found if path.is_dir()]
+    return [path for path in sorted(folder.glob("[!.]*")) if path.is_dir()]
 
 
 def _own_task(folder: Path, category: Category) -> FolderTask:
@@ -546,13 +419,7 @@ def _own_task(folder: Path, category: Category) -> FolderTask:
 
 
 def _file_of(folder: Path, table: str) -> Path:
-    """Return the file of a table: for "test", test.parquet or test.jsonl.gz, or the only file test_….parquet."""
+    """Return the file of a table: for "test" test.parquet, or the only file test_….parquet."""
     exact = table_file(folder, table)
     others = [path for path in sorted(folder.glob(f"{table}_*")) if split_name(path)[1]]
-    if exact.is_file() or not others:
-        return exact
-    if len(others) > 1:
-        names = " and as ".join(path.name for path in others)
-        raise ValueError(f"{folder} holds {table} as {names}: keep one of them, or join them to {exact.name}")
-    require_file(others[0])
-    return others[0]
+    return others[0] if len(others) == 1 and not exact.is_file() else exact

@@ -2,8 +2,7 @@
 
 A folder contains tokens-00000.bin (uint16) and documents-00000.npy (one `DOCUMENT` record per document) for every
 shard, and manifest.json, written last, with the SHA-256 of each file. During tokenisation the folder is named
-<folder>.partial and keeps every finished shard, so that a killed run resumes after the last one. Of a large corpus,
-columns of the documents are kept beside them, so that the processes of a machine share their memory.
+<folder>.partial and keeps every finished shard, so that a killed run resumes after the last one.
 """
 
 import hashlib
@@ -11,11 +10,11 @@ import logging
 import os
 import shutil
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -43,7 +42,6 @@ from neobert.files import (
     require_files,
     sha256_of,
     sync_file,
-    temporary_sibling,
 )
 from neobert.files import verify as verify_files
 from neobert.recipe import LongDocuments
@@ -53,9 +51,6 @@ logger = logging.getLogger(__name__)
 Integers = NDArray[np.int64]
 
 TOKEN = np.dtype("<u2")
-LEAST_DOCUMENTS = 2**20
-"""Columns of a smaller corpus take a few megabytes, and each process has its own."""
-
 DOCUMENT = np.dtype([("length", "<i4"), ("text_bytes", "<i4"), ("text_hash", "<u8"), ("words", "<i4")])
 
 
@@ -100,8 +95,7 @@ class TokenizedCorpus:
 
     `lengths` (documents,) int64: tokens; `text_bytes` (documents,) int64: size of the text in UTF-8; `text_hashes`
     (documents,) uint64: a hash of the text, the same for every tokenizer; `shards`: the token arrays whose
-    concatenation is the corpus; `manifest`: the content of manifest.json; `shared`: the beginning of the paths of
-    columns that processes of a machine share; None for a small corpus, or for one that is not on disk.
+    concatenation is the corpus; `manifest`: the content of manifest.json.
     """
 
     ids: SpecialIds
@@ -110,12 +104,11 @@ class TokenizedCorpus:
     text_hashes: NDArray[np.uint64]
     shards: tuple[NDArray[np.uint16], ...]
     manifest: Mapping[str, Any]
-    shared: Path | None = None
 
     @cached_property
     def starts(self) -> Integers:
         """(documents,) index of each document's first token in the concatenated shards."""
-        return mapped(self.shared, "starts", lambda: np.cumsum(self.lengths, dtype=np.int64) - self.lengths)
+        return np.cumsum(self.lengths, dtype=np.int64) - self.lengths
 
     @cached_property
     def _shard_starts(self) -> Integers:
@@ -155,55 +148,19 @@ def open_shards(folder: Path, *, verify: bool = True) -> TokenizedCorpus:
     shards = [Shard.read(record, number, folder / MANIFEST) for number, record in enumerate(manifest["shards"])]
     checksums = {name: sha256 for shard in shards for name, sha256 in shard.files.items()}
     (verify_files if verify else require_files)(folder, checksums)
-    shared = None
-    if sum(shard.documents for shard in shards) >= LEAST_DOCUMENTS:
-        content = hashlib.sha256(json_bytes(list(map(asdict, shards)))).hexdigest()[:12]
-        shared = folder / f"columns-{content}"
-    make = partial(_columns, [folder / documents_name(number) for number in range(len(shards))])
-    lengths, text_bytes, text_hashes = mapped(shared, "documents", make)
+    records = [_documents(folder / documents_name(number)) for number in range(len(shards))]
+    columns = {name: np.concatenate([part[name] for part in records]) for name in ("length", "text_bytes", "text_hash")}
     corpus = TokenizedCorpus(
         ids=SpecialIds(**manifest["special_ids"]),
-        lengths=lengths,
-        text_bytes=text_bytes,
-        text_hashes=text_hashes.view(np.uint64),
+        lengths=columns["length"].astype(np.int64),
+        text_bytes=columns["text_bytes"].astype(np.int64),
+        text_hashes=columns["text_hash"],
         shards=tuple(_tokens(folder / tokens_name(number), shard.tokens) for number, shard in enumerate(shards)),
         manifest=manifest,
-        shared=shared,
     )
     if int(corpus.lengths.sum()) != corpus.tokens:
         raise DamagedFile(f"{folder} holds {corpus.tokens} tokens but its documents add up to another number: redo it")
     return corpus
-
-
-def mapped(shared: Path | None, name: str, make: Callable[[], Integers]) -> Integers:
-    """Return the int64 array that `make` computes from the documents: mapped from a file that begins with `shared`,
-    which is written if it is not there. Without `shared`, or if the file cannot be written or read, it is this
-    process's own."""
-    if shared is None:
-        return make()
-    path = shared.with_name(f"{shared.name}-{name}.npy")
-    with suppress(OSError, ValueError):
-        if not is_file(path):
-            temporary = temporary_sibling(path)
-            try:
-                with temporary.open("xb") as file:
-                    np.save(file, make(), allow_pickle=False)
-                sync_file(temporary)
-                temporary.replace(path)
-            finally:
-                temporary.unlink(missing_ok=True)
-        return np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
-    return make()
-
-
-def _columns(paths: Sequence[Path]) -> Integers:
-    """Return (3, documents) int64: the lengths, the bytes and the bits of the hashes of the documents in files."""
-    records = [_documents(path) for path in paths]
-    columns = np.empty((3, sum(map(len, records))), dtype=np.int64)
-    for column, name in zip(columns, ("length", "text_bytes", "text_hash"), strict=True):
-        parts = [part[name] for part in records]
-        np.concatenate(parts, out=column.view(np.uint64) if name == "text_hash" else column)
-    return columns
 
 
 def _documents(path: Path) -> NDArray[Any]:
@@ -462,9 +419,6 @@ def _publish(partial: Path, folder: Path, header: Mapping[str, Any], shards: lis
 FRAME_TOKENS = 2
 """Number of special tokens around a document: [CLS] and [SEP]."""
 
-MEAN_DOCUMENTS = 2**20
-"""Number of documents that `Documents.fitted_mean` fits at a time."""
-
 HELDOUT_SHARE = 0.01
 _SHARE_BOUND = np.uint64(int(HELDOUT_SHARE * 2**64))
 HELDOUT_LEAST_TEXTS = 32
@@ -518,14 +472,6 @@ class Documents:
         """Cut (`truncated`) or `split` the documents to a context."""
         return self.split(context) if long_documents == "split" else self.truncated(context)
 
-    def fitted_mean(self, context: int, long_documents: LongDocuments) -> float:
-        """Return the mean tokens of the `fitted` documents, specials included, without arrays of all of them."""
-        documents = tokens = 0
-        for start in range(0, len(self), MEAN_DOCUMENTS):
-            part = self.at(slice(start, start + MEAN_DOCUMENTS)).fitted(context, long_documents)
-            documents, tokens = documents + len(part), tokens + int(part.framed_lengths.sum())
-        return tokens / documents
-
     def at_least(self, minimum_tokens: int) -> "Documents":
         """Select the documents of at least `minimum_tokens` visible tokens, specials included.
 
@@ -576,28 +522,16 @@ def split_corpus(corpus: TokenizedCorpus) -> tuple[Documents, Documents]:
     """Split a corpus into (training, held-out) documents; a fixed share, chosen by hash of the text, is held out.
 
     Equal texts stay on one side. The split does not depend on the tokenizer, so variants are compared on the same
-    texts. The training side of a large corpus is in memory that processes of a machine share.
+    texts.
 
     Raises:
         ValueError: there are fewer than two different texts.
     """
     bound = heldout_bound(corpus.text_hashes)
 
-    def training() -> Integers:
-        numbers = np.flatnonzero(corpus.text_hashes > bound)
-        return np.stack((numbers, corpus.lengths[numbers]))
-
-    numbers, lengths = mapped(corpus.shared, "training", training)
+    training = np.flatnonzero(corpus.text_hashes > bound)
     heldout = np.flatnonzero(corpus.text_hashes <= bound)
-    return Documents(corpus, numbers, lengths), Documents(corpus, heldout, corpus.lengths[heldout])
-
-
-def share_arrays(corpus: TokenizedCorpus) -> None:
-    """Make the arrays of a large corpus that the ranks of a run share. Ranks that made them at once would each hold
-    them meanwhile."""
-    if corpus.shared is not None:
-        split_corpus(corpus)
-        _ = corpus.starts
+    return Documents(corpus, training, corpus.lengths[training]), Documents(corpus, heldout, corpus.lengths[heldout])
 
 
 def all_documents(corpus: TokenizedCorpus) -> Documents:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
-from neobert.data.reading import require_file
 from neobert.errors import DamagedFile, MissingData
 from neobert.files import (
     checksummed,
@@ -26,7 +25,6 @@ from neobert.files import (
     require_digest,
     set_aside,
 )
-from neobert.text_files import read_text
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -272,32 +270,21 @@ def load_tokenizer(folder: Path) -> TextTokenizer:
 
     Raises:
         MissingData: there is no tokenizer.json.
-        DamagedFile: it is not JSON.
-        ValueError: it is no tokenizer that the package can read, or its special tokens are neither BERT's nor LLaMA's.
+        DamagedFile: it is no tokenizer that the package can read.
+        ValueError: its special tokens are neither BERT's nor LLaMA's.
     """
     from tokenizers import Tokenizer
 
     path = folder / TOKENIZER_FILE
     if not is_file(path):
         raise MissingData(f"there is no tokenizer at {path}: put the published tokenizer.json there")
-    require_file(path)
-    content = read_text(path)
     try:
-        tokenizer = Tokenizer.from_str(content)
+        tokenizer = Tokenizer.from_str(path.read_text(encoding="utf-8-sig"))
     except Exception as error:  # the Rust side raises bare Exception
-        reason = f"{path} is not readable as a tokenizer ({error})"
-        if _is_json(content):
-            raise ValueError(f"{reason}: update the package tokenizers, or put another file there") from error
-        raise DamagedFile(f"{reason}: fetch it again") from error
+        raise DamagedFile(
+            f"{path} is not readable as a tokenizer ({error}): fetch it again, or update the package tokenizers"
+        ) from error
     return wrap_tokenizer(tokenizer, str(path))
-
-
-def _is_json(content: str) -> bool:
-    try:
-        json.loads(content)
-    except (ValueError, RecursionError):
-        return False
-    return True
 
 
 def open_kept_tokenizer(folder: Path) -> TextTokenizer:

@@ -1,7 +1,7 @@
 """Text encoders: this package's own encoders run without padding, external ones in padded rows."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,9 +11,7 @@ from torch import Tensor, nn
 
 from neobert.data.packing import Placement
 from neobert.data.tokenizers import Array, FramedTexts, Framing, Text, frame_texts
-from neobert.embeddings.sentence_modules import SentenceModules, SentencePooling
 from neobert.errors import RunFailed
-from neobert.external import ExternalModel
 from neobert.glue.batching import PaddedLayout, PaddedTexts, padded_batches
 from neobert.model.attention import (
     AttentionPlan,
@@ -162,34 +160,14 @@ def _has_kernels(device: torch.device, precision: EmbeddingPrecision) -> bool:
     return has_variable_length_kernels(device) and precision != "fp32"
 
 
-def _max_over_tokens(hidden: Tensor, positions: Tensor) -> Tensor:
-    no_token = (positions < 0).unsqueeze(-1)
-    return hidden.masked_fill(no_token, -torch.inf).amax(dim=1).masked_fill(no_token.all(dim=1), 0)
-
-
-def _sum_by_square_root(hidden: Tensor, positions: Tensor) -> Tensor:
-    tokens = (positions >= 0).sum(dim=1, keepdim=True)
-    return mean_over_tokens(hidden, positions) * tokens.sqrt()
-
-
-SENTENCE_POOLINGS: Mapping[SentencePooling, Callable[[Tensor, Tensor], Tensor]] = {
-    "mean": mean_over_tokens,
-    "cls": lambda hidden, positions: hidden[:, 0],
-    "max": _max_over_tokens,
-    "mean_sqrt_len_tokens": _sum_by_square_root,
-}
-"""Map hidden states (rows, tokens, width) and positions (rows, tokens), −1 at padding, to vectors (rows, width)."""
-
-
 class PaddedEncoder(EmbeddingModel):
-    """An external encoder; rows are padded to the longest text, up to `context`. The model's own pooler is neither
-    used nor trained."""
+    """An external encoder with mean pooling; rows are padded to the longest text, up to `context`. The model's own
+    pooler is neither used nor trained."""
 
-    def __init__(self, model: "ExternalEncoder", context: int | None, pooling: SentencePooling = "mean") -> None:
+    def __init__(self, model: "ExternalEncoder", context: int | None) -> None:
         super().__init__()
         self.model = model
         self.layout = PaddedLayout(model.pad_id, context or UNBOUNDED)
-        self.pool = SENTENCE_POOLINGS[pooling]
         for name, parameter in model.named_parameters():
             if "pooler." in name:
                 parameter.requires_grad_(False)
@@ -197,7 +175,7 @@ class PaddedEncoder(EmbeddingModel):
     def forward(self, batch: PaddedTexts) -> Tensor:
         """Return vectors (texts, width) float32."""
         hidden = self.model(batch.token_ids, batch.mask, batch.token_types)
-        return self.pool(hidden.float(), batch.mask - 1)
+        return mean_over_tokens(hidden.float(), batch.mask - 1)
 
     def collate(self, texts: Sequence[Text], device: torch.device, precision: EmbeddingPrecision) -> PaddedTexts:
         return self.layout.pad(texts, device)
@@ -228,8 +206,7 @@ class TextEncoder:
     """Encodes texts into vectors; texts are cut to `context` tokens, specials included (None: no limit).
 
     `model` is moved to `device` and cast to `precision` in place. Under fp16 the weights stay in fp32 and matrices are
-    multiplied in fp16 (autocast), because sums of hidden states may exceed the range of fp16. With `modules` of
-    sentence-transformers an instruction is a prompt, as in that library: it is prepended to the text.
+    multiplied in fp16 (autocast), because sums of hidden states may exceed the range of fp16.
 
     `counts` accumulates over all calls since it was last set.
     """
@@ -242,7 +219,6 @@ class TextEncoder:
         *,
         precision: EmbeddingPrecision,
         device: torch.device,
-        modules: SentenceModules | None = None,
     ) -> None:
         self.model = model.to(device, torch.float32 if precision == "fp16" else DTYPES[precision]).eval()
         self.tokenizer = tokenizer
@@ -250,7 +226,6 @@ class TextEncoder:
         self.precision = precision
         self.device = device
         self.batch_tokens = BATCH_TOKENS[device.type]
-        self.modules = modules
         self.counts = TextCounts()
 
     @property
@@ -263,16 +238,6 @@ class TextEncoder:
         """Number of parameters of the encoder."""
         return sum(parameter.numel() for parameter in self.model.parameters())
 
-    @property
-    def pooling(self) -> SentencePooling:
-        """The pooling of hidden states into a vector."""
-        return self.modules.pooling if self.modules else "mean"
-
-    @property
-    def normalized(self) -> bool:
-        """Whether all vectors have length 1."""
-        return self.modules is not None and self.modules.normalize
-
     @torch.inference_mode()
     def encode(self, texts: Sequence[str], *, instruction: str | None = None) -> Array:
         """Return vectors (texts, width) float32 in the order of `texts`; a repeated text is computed once.
@@ -280,7 +245,7 @@ class TextEncoder:
         instruction: placed before every text as a segment of its own, as in contrastive fine-tuning.
 
         Raises:
-            ValueError: an item of `texts` is not a string or not valid Unicode.
+            ValueError: an item of `texts` is not a string.
             RunFailed: a vector is not finite.
         """
         distinct, numbers = _distinct(texts)
@@ -294,20 +259,14 @@ class TextEncoder:
         empty = sum(not text.strip() for text in texts)
         repeated = len(texts) - len(distinct)
         self.counts += TextCounts(len(texts), repeated, empty, int(is_cut[numbers].sum()), tokens)
-        if self.normalized:
-            vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.finfo(np.float32).tiny)
         return vectors[numbers] if repeated else vectors
 
     def _framed(self, texts: Sequence[str], instruction: str | None) -> Iterator[tuple[Array, FramedTexts, Array]]:
         """Yield chunks (numbers of texts, tokenised texts, which were cut), with the longest texts first."""
-        prompt = ""
-        if self.modules is not None:
-            prompt, instruction = instruction or "", None
         order = np.argsort([-len(text) for text in texts], kind="stable")
         for start in range(0, len(order), CHUNK_TEXTS):
             chunk = order[start : start + CHUNK_TEXTS]
-            prompted = [prompt + texts[number] for number in chunk]
-            yield chunk, *frame_texts(prompted, self.tokenizer, instruction, self.context)
+            yield chunk, *frame_texts([texts[number] for number in chunk], self.tokenizer, instruction, self.context)
 
     def _vectors(self, texts: FramedTexts) -> Array:
         order = np.argsort(-texts.lengths, kind="stable")
@@ -329,13 +288,6 @@ def _distinct(texts: Sequence[str]) -> tuple[list[str], Array]:
     for number, text in enumerate(texts):
         if not isinstance(text, str):
             raise ValueError(f"text {number} is {text!r}, not a text: leave it out or give an empty text")
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            character = text[error.start]
-            raise ValueError(
-                f"text {number} holds {character!r}, half of a surrogate pair and no character: decode its source anew"
-            ) from error
         numbers[number] = seen.setdefault(text, len(seen))
     return list(seen), numbers
 
@@ -355,20 +307,3 @@ class NamedEncoder:
     name: str
     revision: str
     encoder: TextEncoder
-
-
-def external_embedding_model(
-    described: ExternalModel, context: int | None, modules: SentenceModules | None = None
-) -> tuple[EmbeddingModel, Framing]:
-    """Load an external model and its tokenizer, with the pooling and the prompts of its modules if it has any.
-
-    Raises:
-        MissingData, DamagedFile: its files are missing or have changed.
-        ValueError: transformers cannot load it.
-    """
-    from neobert.hub.external import load_external
-
-    encoder, tokenizer = load_external(described.require_unchanged(), described.name, described.trusts_code)
-    if modules is None:
-        return PaddedEncoder(encoder, context), tokenizer
-    return PaddedEncoder(encoder, context, modules.pooling), tokenizer.behind(modules.prompts.values())

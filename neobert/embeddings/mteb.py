@@ -6,10 +6,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import asdict, dataclass
-from errno import ENOSPC
 from pathlib import Path
 from random import Random
-from tempfile import TemporaryDirectory, gettempdir
+from tempfile import TemporaryDirectory
 from typing import Any, Unpack, cast
 
 import datasets
@@ -50,7 +49,7 @@ from neobert.data.sources import Source
 from neobert.data.tokenizers import Array
 from neobert.embeddings.encoders import NamedEncoder, TextCounts
 from neobert.errors import DamagedFile, RunFailed
-from neobert.files import NO_FILE, reason_of, replace_file
+from neobert.files import replace_file
 from neobert.identity import NUMERICS, chosen, identity
 from neobert.processes import Stopped, StopRequest
 
@@ -108,23 +107,15 @@ def _temporary_datasets_cache() -> Iterator[None]:
 
 
 def _load(task: AbsTask) -> None:
-    """Load the data of a task from its folder, unless they are loaded.
-
-    Raises:
-        DamagedFile: the folder does not have the data that mteb expects.
-        RunFailed: the temporary folder is full, or the data cannot be read.
-    """
+    """Load the data of a task from its folder, unless they are loaded. Raises DamagedFile if they cannot be read."""
     try:
         task.load_data()
     except (DatasetsError, OSError, ValueError) as error:
-        place = f"{task.metadata.name} in {task.metadata.dataset['path']}"
-        reason, cause = str(error).partition("\n")[0], error.__cause__ or error
-        is_full = getattr(cause, "errno", None) == ENOSPC or "disk space" in reason
-        if is_full:
-            raise RunFailed(f"{place} does not fit into {gettempdir()}: set TMPDIR to a larger folder") from error
-        if isinstance(cause, OSError) and cause.errno is not None and not isinstance(cause, NO_FILE):
-            raise RunFailed(f"{place} cannot be read ({reason_of(cause)})") from error
-        raise DamagedFile(f"{place} cannot be read ({reason}): prefetch it again") from error
+        reason = str(error).partition("\n")[0]
+        raise DamagedFile(
+            f"{task.metadata.name} in {task.metadata.dataset['path']} cannot be read ({reason}): prefetch it again, or "
+            "set TMPDIR to a folder with more room"
+        ) from error
 
 
 def official_task(name: str) -> AbsTask:

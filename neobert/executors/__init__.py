@@ -1,9 +1,10 @@
-"""What executes each kind of work. Specifications know nothing of it; the worker calls it by the kind in run.json.
+"""What executes each kind of work, in a module of its name. Specifications know nothing of it.
 
-What a kind needs is imported when its first part is executed, since most kinds need torch.
+A module is imported when the first part of its kind is executed, since most need torch.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from neobert.processes import StopRequest
@@ -29,73 +30,15 @@ Raises:
 """
 
 
-def _corpus() -> Execute:
-    from neobert.executors.corpus import execute
-
-    return execute
-
-
-def _pretraining() -> Execute:
-    from neobert.executors.pretraining import execute
-
-    return execute
-
-
-def _rates() -> Execute:
-    from neobert.executors.rates import execute
-
-    return execute
-
-
-def _contrastive() -> Execute:
-    from neobert.executors.contrastive import execute
-
-    return execute
-
-
-def _glue() -> Execute:
-    from neobert.executors.glue import execute
-
-    return execute
-
-
-def _mteb() -> Execute:
-    from neobert.executors.mteb import execute
-
-    return execute
-
-
-def _readouts() -> Execute:
-    from neobert.executors.readouts import execute
-
-    return execute
-
-
-EXECUTORS: Mapping[str, Callable[[], Execute]] = {
-    "corpus": _corpus,
-    "pretraining": _pretraining,
-    "rates": _rates,
-    "contrastive": _contrastive,
-    "glue": _glue,
-    "mteb": _mteb,
-    "readouts": _readouts,
-}
-
-
 def execute(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: StopRequest) -> None:
     """Execute one claimed part of any kind of work, as `Execute` says."""
-    EXECUTORS[part.work.kind]()(layout, run_file, part, claim, stop)
+    import_module(f"{__name__}.{part.work.kind}").execute(layout, run_file, part, claim, stop)
 
 
 def make_trainer(layout: Layout, run_file: RunFile, process: "Process") -> "Trainer[Any]":
     """Return the trainer of a training run in one of the ranks that train it."""
-    if run_file.run.kind == "pretraining":
-        from neobert.executors import pretraining
-
-        return pretraining.open_trainer(layout, run_file, process)
-    from neobert.executors import contrastive
-
-    return contrastive.open_trainer(layout, run_file, process)
+    trainer: Trainer[Any] = import_module(f"{__name__}.{run_file.run.kind}").open_trainer(layout, run_file, process)
+    return trainer
 
 
 def ask(layout: Layout, work: Work) -> tuple[Part, Claim] | None:

@@ -89,19 +89,8 @@ def tokenized_corpus(
             set_aside(folder, str(damage))
         _tokenize(layout, run, corpus, specification, stop, claim)
 
-    def open_own() -> TokenizedCorpus:
-        opened = open_shards(folder)
-        if (origins := opened.manifest.get("origins")) != _origins(corpus):
-            raise DamagedFile(f"{folder} holds the tokens of {origins} and not of {_origins(corpus)}: it was copied")
-        return opened
-
     claims, what = layout.claims(f"data-{corpus.id}"), f"the tokens of {corpus.corpus}"
-    return prepare_once(claims, what, stop, open_own, make)
-
-
-def _origins(corpus: Corpus) -> dict[str, str]:
-    """Return what the manifest of a tokenised corpus says of where it came from."""
-    return {"corpus": corpus.origin, "tokenizer": corpus.tokenizer}
+    return prepare_once(claims, what, stop, lambda: open_shards(folder), make)
 
 
 def _tokenize(
@@ -133,7 +122,8 @@ def _tokenize(
     source = open_specified(specification)
     tokenizer = text_tokenizer(layout, run, source, stop)
     try:
-        prepare(documents(), tokenizer, folder, origins=_origins(corpus), check=claim.check)
+        origins = {"corpus": corpus.origin, "tokenizer": corpus.tokenizer}
+        prepare(documents(), tokenizer, folder, origins=origins, check=claim.check)
     except ChangedData:  # finished shards may contain earlier data
         claim.check()
         shutil.rmtree(folder.with_name(folder.name + PARTIAL), ignore_errors=True)

@@ -1,25 +1,17 @@
 """Encoders of runs and external models, found by the id of their weights."""
 
 import re
-from pathlib import Path
 
 import torch
 
 from neobert.data.tokenizers import Framing
-from neobert.embeddings.encoders import (
-    EmbeddingModel,
-    NamedEncoder,
-    PackedEncoder,
-    TextEncoder,
-    external_embedding_model,
-)
-from neobert.embeddings.sentence_modules import read_sentence_modules
+from neobert.embeddings.encoders import EmbeddingModel, NamedEncoder, PackedEncoder, PaddedEncoder, TextEncoder
 from neobert.errors import MissingData
 from neobert.executors.corpus import text_tokenizer
 from neobert.executors.external import read_model_file
 from neobert.executors.preparation import open_specified
 from neobert.executors.training import last_checkpoint
-from neobert.external import EXTERNAL_PREFIX
+from neobert.external import EXTERNAL_PREFIX, ExternalModel
 from neobert.kinds.contrastive import ContrastiveRun
 from neobert.kinds.mteb import EmbeddingEvaluation
 from neobert.kinds.pretraining import PretrainingRun
@@ -55,7 +47,7 @@ def base_model(
         ValueError: transformers cannot load them.
     """
     if weights.startswith(EXTERNAL_PREFIX):
-        return external_embedding_model(read_model_file(layout, weights), context)
+        return _external_model(read_model_file(layout, weights), context)
     run = read_run_file(layout.pretraining(weights)).specification(PretrainingRun)
     tokenizer = text_tokenizer(layout, run, open_specified(source), stop)
     return PackedEncoder(build_encoder(run.recipe.model, run.context)), tokenizer
@@ -71,21 +63,20 @@ def load_encoder(
     step: int | None = None,
 ) -> TextEncoder:
     """Load the encoder with the id `weights`: the last checkpoint (or that of `step`) of a pre-training or contrastive
-    run, or an external model as published, with its modules of sentence-transformers.
+    run, or an external model as published.
 
     Texts are cut to `max_tokens`, and to the longest context that the encoder was trained on or accepts.
 
     Raises:
         MissingData: the run is not finished or has no such step, or an external model is gone.
         DamagedFile: the checkpoint is damaged, or the external model has changed.
-        ValueError: transformers cannot load the model, or its modules are not supported.
+        ValueError: transformers cannot load the model.
     """
     if weights.startswith(EXTERNAL_PREFIX):
         described = read_model_file(layout, weights)
-        modules = read_sentence_modules(Path(described.folder), described.name)
-        context = _least(max_tokens, described.context, modules.max_tokens if modules else None)
-        model, tokenizer = external_embedding_model(described, context, modules)
-        return TextEncoder(model, tokenizer, context, precision=precision, device=device, modules=modules)
+        context = _least(max_tokens, described.context)
+        model, tokenizer = _external_model(described, context)
+        return TextEncoder(model, tokenizer, context, precision=precision, device=device)
     folder = layout.trained(weights)
     run_file = read_run_file(folder)
     if step is None and not (folder / "done.json").exists():
@@ -100,6 +91,13 @@ def load_encoder(
     checkpoint = last_checkpoint(layout, weights) if step is None else checkpoints.load(folder / "checkpoints", step)
     model.load_state_dict(encoder_part(checkpoint.weights()))
     return TextEncoder(model, tokenizer, context, precision=precision, device=device)
+
+
+def _external_model(described: ExternalModel, context: int | None) -> tuple[EmbeddingModel, Framing]:
+    from neobert.hub.external import load_external
+
+    encoder, tokenizer = load_external(described.require_unchanged(), described.name, described.trusts_code)
+    return PaddedEncoder(encoder, context), tokenizer
 
 
 def _least(*limits: int | None) -> int | None:

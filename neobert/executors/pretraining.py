@@ -5,10 +5,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 from tokenizers import Tokenizer
 
-from neobert.data.shards import TokenizedCorpus, open_shards, share_arrays
+from neobert.data.shards import TokenizedCorpus, open_shards
 from neobert.errors import MissingData
 from neobert.executors.corpus import measured_corpora, text_tokenizer, tokenized_corpus
 from neobert.executors.preparation import open_specified
@@ -16,14 +15,13 @@ from neobert.executors.training import last_checkpoint, machine_record, merge_me
 from neobert.files import is_file, sha256_of
 from neobert.identity import plain
 from neobert.kinds.pretraining import PretrainingRun
-from neobert.model.build import build_masked_language_model
 from neobert.processes import StopRequest
 from neobert.runs.claims import Claim
 from neobert.runs.layout import Layout
 from neobert.runs.records import publish_record
 from neobert.runs.run_file import RunFile, read_run_file
 from neobert.runs.work import Part
-from neobert.starts import RUN, TOKENIZER, folder_of, misfit
+from neobert.starts import RUN, TOKENIZER, folder_of
 from neobert.training.accounting import TrainResult, accounts
 from neobert.training.distributed import Process, default_device
 from neobert.training.pretraining import PretrainingTrainer
@@ -66,7 +64,6 @@ def execute(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: S
     _require_start(layout, run_file)
     run = run_file.specification(PretrainingRun)
     corpora = open_corpora(layout, run_file, stop)
-    share_arrays(corpora[run.recipe.data.corpus])  # the other ranks are still to come
     try:
         result = train(layout, run_file, partial(open_trainer, layout, corpora=corpora), claim, stop)
     except MissingData:
@@ -79,16 +76,10 @@ def execute(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: S
 
 
 def _require_start(layout: Layout, run_file: RunFile) -> None:
-    """Check that a run can start from its weights, if it has any: tensors and tokens are those of its own model."""
+    """Check that the tokens of the weights that a run starts from, if any, are those of its own model."""
     run = run_file.specification(PretrainingRun)
-    recipe = run.recipe
-    if recipe.start is None or run.previous is not None:
+    if run.recipe.start is None or run.previous is not None:
         return
-    with torch.device("meta"):
-        network = build_masked_language_model(recipe.model, run.context)
-    shapes = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
-    if sentence := misfit(recipe.start, shapes, is_tied=recipe.model.tied_embeddings):
-        raise ValueError(sentence)
     tokenizer = text_tokenizer(layout, run, open_specified(run_file.source)).tokenizer
     _require_vocabulary(run, tokenizer.get_vocab(with_added_tokens=True))
 

@@ -1,17 +1,18 @@
 """A trial of a sweep over numbers of the optimizer: its stages of pre-training, one after the other."""
 
-import time
+from functools import partial
 
 from neobert.executors import pretraining
+from neobert.executors.search import run_once
 from neobert.kinds.pretraining import PretrainingRun
 from neobert.kinds.rates import RateTrial
 from neobert.processes import StopRequest
-from neobert.runs.claims import LEASE_SECONDS, Claim, acquire
+from neobert.runs.claims import Claim
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import RunFile, read_checked_run_file, write_run_file
 from neobert.runs.work import Part
 from neobert.search.storages import address_of_environment
-from neobert.search.study import POLL_SECONDS, optuna_study_of
+from neobert.search.study import optuna_study_of
 
 
 def execute(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: StopRequest) -> None:
@@ -24,21 +25,9 @@ def execute(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: S
         for run in part.runs:
             write_run_file(layout, run, run_file.source, run_file.execution, labels)
         for run in part.runs[:-1]:
-            _train_before(layout, run, part, stop)
-        _train(layout, part.runs[-1], claim, stop)
+            run_once(layout, run.closing(layout), stop, partial(_train, layout, run, stop))
+        _train(layout, part.runs[-1], stop, claim)
 
 
-def _train_before(layout: Layout, run: PretrainingRun, trial: RateTrial, stop: StopRequest) -> None:
-    while not run.closing(layout).is_done:
-        claim = acquire(layout.claims(run.id), LEASE_SECONDS)
-        if claim is None:
-            stop.check(f"for {trial.title}")
-            time.sleep(POLL_SECONDS)
-            continue
-        with claim:
-            if not run.closing(layout).is_done:
-                _train(layout, run, claim, stop)
-
-
-def _train(layout: Layout, run: PretrainingRun, claim: Claim, stop: StopRequest) -> None:
+def _train(layout: Layout, run: PretrainingRun, stop: StopRequest, claim: Claim) -> None:
     pretraining.execute(layout, read_checked_run_file(layout.root / run.folder), run.closing(layout), claim, stop)

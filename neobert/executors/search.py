@@ -10,8 +10,10 @@ from neobert.files import set_aside
 from neobert.identity import plain
 from neobert.kinds.glue import SearchTrial, Trial
 from neobert.processes import StopRequest
-from neobert.runs.claims import Claim, ClaimLost, acquire
+from neobert.runs.claims import LEASE_SECONDS, Claim, ClaimLost, acquire
+from neobert.runs.layout import Layout
 from neobert.runs.records import publish_sealed, timed_provenance
+from neobert.runs.work import Part
 from neobert.search.study import POLL_SECONDS, OptunaStudy, Reports
 from neobert.search.subjects import Pruned, Report, ending_of
 
@@ -55,7 +57,11 @@ def _run_seeds(
     has_one_seed, values = len(part.trials) == 1, []
     try:
         for number, trial in enumerate(part.trials, start=1):
-            _run_seed(optuna_study, trial, stop, run, reports if has_one_seed else Reports())
+
+            def run_claimed(claim: Claim, trial: Trial = trial) -> None:
+                run(trial, claim, reports if has_one_seed else Reports())
+
+            run_once(optuna_study.layout, trial, stop, run_claimed, optuna_study.lease_seconds)
             ending = ending_of(trial)
             assert ending is not None
             values.append(ending.value)
@@ -69,14 +75,20 @@ def _run_seeds(
     return "done", statistics.fmean(defined) if len(defined) == len(values) else None
 
 
-def _run_seed(optuna_study: OptunaStudy, trial: Trial, stop: StopRequest, run: RunTrial, report: Report) -> None:
-    """Run the trial of one seed, unless it has a record; wait while a worker of another study runs it."""
-    while not trial.is_done:
-        claim = acquire(optuna_study.layout.claims(trial.id), optuna_study.lease_seconds)
+def run_once(
+    layout: Layout,
+    part: Part,
+    stop: StopRequest,
+    run: Callable[[Claim], None],
+    lease_seconds: float = LEASE_SECONDS,
+) -> None:
+    """Run a part, unless it has a record; wait while another worker runs it."""
+    while not part.is_done:
+        claim = acquire(layout.claims(part.id), lease_seconds)
         if claim is None:
-            stop.check(f"for {trial.title}")
+            stop.check(f"for {part.title}")
             time.sleep(POLL_SECONDS)
             continue
         with claim:
-            if not trial.is_done:
-                run(trial, claim, report)
+            if not part.is_done:
+                run(claim)

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from neobert.errors import DamagedFile, MissingData, NewerFile, RunFailed
+from neobert.errors import DamagedFile, MissingData, RunFailed
 from neobert.files import is_there, matching, names_in, require_digest, set_aside
 from neobert.glue.encoding import Array, load_encoded
 from neobert.glue.selection import (
@@ -172,7 +172,7 @@ def _studies_of_same_weights(layout: Layout, study: GlueStudy) -> list[GlueStudy
     try:
         paths = matching(layout.root / "glue" / study.task / "studies", "*/run.json")
         studies = [read_once(path, _read_study) for path in paths]
-    except (NewerFile, OSError):
+    except (RunFailed, OSError):
         return None
     if None in studies:
         return None

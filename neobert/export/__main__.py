@@ -3,7 +3,7 @@
 python -m neobert.export runs/pretraining/0123456789ab --to hf --out exported
 python -m neobert.export runs/pretraining/0123456789ab --to hf --no-remote-code --out exported
 python -m neobert.export runs/pretraining/0123456789ab --to hf --out exported --step 0
-python -m neobert.export runs/contrastive/0123456789ab --to sentence-transformers --out exported --instructions mteb
+python -m neobert.export runs/contrastive/0123456789ab --to sentence-transformers --out exported
 
 The client of the hub uploads a folder: hf upload someone/model exported --private
 """
@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import get_args
 
 from neobert.command_line import guarded, parser_from, whole_number
-from neobert.data.mteb_tasks import Wording
 from neobert.errors import EXIT_DONE
 from neobert.export.publishing import Target, export
 
@@ -42,11 +41,6 @@ def build_parser() -> argparse.ArgumentParser:
         action=argparse.BooleanOptionalAction,
         help="include the model's code, for use without this package (default: if it has no own parts)",
     )
-    add(
-        "--instructions",
-        choices=get_args(Wording),
-        help="wording of the prompts for the 56 tasks of MTEB(eng, v1) (default: paper)",
-    )
     add("--json", action="store_true", help="print errors as JSON too; stdout is always JSON")
     return parser
 
@@ -59,9 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     with redirect_stdout(sys.stderr):  # libraries print, but stdout must be one line of JSON
-        done = export(
-            options.run, options.to, options.out, options.step, options.remote_code, instructions=options.instructions
-        )
+        done = export(options.run, options.to, options.out, options.step, options.remote_code)
     print(json.dumps(done))
     return EXIT_DONE
 

@@ -1,7 +1,6 @@
 """Model cards of exports, from the template card.md beside this file: the model, its data, its losses, its limits."""
 
 import json
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -98,18 +97,15 @@ def _pretrained(checkpoint: ExportSource, run: PretrainingRun) -> dict[str, Any]
     reach = f"Sequences beyond {run.context} tokens are refused."
     if not run.position_table:
         reach = f"It was trained on at most {run.context} tokens; longer sequences are read with a warning."
-    changes = labels.get("delta", {}) if labels.get("parent") else {}
     return {
-        "title": words(", ".join(labels.get("variants", [])) or run.id),
+        "title": ", ".join(labels.get("variants", [])) or run.id,
         "introduction": "An encoder of the ablation study from BERT to NeoBERT, exported by its harness.",
         "use": MASKED_WORDS,
         "task": "fill-mask",
         "origins": [run.corpus_origin],
         "own_parts": list(sources_in(run.recipe.model)),
-        "facts": _table(facts),
-        "parent": words(labels.get("parent")),
-        "changes": _table({path: f"{words(old)} → {words(new)}" for path, (old, new) in changes.items()}),
-        "scores": _table(scores),
+        "facts": facts,
+        "scores": scores,
         "prompts": None,
         "recipe": json.dumps(plain(run.recipe), indent=1),
         "limits": f"It reads English only, and generates no text. {reach}",
@@ -118,7 +114,7 @@ def _pretrained(checkpoint: ExportSource, run: PretrainingRun) -> dict[str, Any]
 
 def _contrastive(checkpoint: ExportSource, run: ContrastiveRun, prompts: Mapping[str, str]) -> dict[str, Any]:
     labels, record = checkpoint.run_file.labels, checkpoint.record
-    start = words(labels.get("model") or ", ".join(labels.get("variants", [])) or run.id)
+    start = labels.get("model") or ", ".join(labels.get("variants", [])) or run.id
     facts = {
         "run": run.id,
         "encoder that it started from": f"{start} ({run.weights})",
@@ -135,25 +131,14 @@ def _contrastive(checkpoint: ExportSource, run: ContrastiveRun, prompts: Mapping
         "use": MEAN_VECTORS,
         "task": "sentence-similarity",
         "origins": [pairs.origin for pairs in run.sets],
-        "facts": _table(facts),
-        "scores": _table(
-            {
-                f"held-out pairs of {name}": f"loss {loss:.4f}, {scores['heldout_accuracy'][name]:.1%} of queries find "
-                "their document"
-                for name, loss in scores["heldout_loss"].items()
-            }
-        ),
+        "facts": facts,
+        "scores": {
+            f"held-out pairs of {name}": f"loss {loss:.4f}, {scores['heldout_accuracy'][name]:.1%} of queries find "
+            "their document"
+            for name, loss in scores["heldout_loss"].items()
+        },
         "prompts": json.dumps(prompts, indent=1),
         "instructed": INSTRUCTED[run.instructed],
         "recipe": json.dumps(plain(run.protocol), indent=1),
         "limits": f"Texts beyond {run.max_tokens} tokens are cut.",
     }
-
-
-def _table(rows: Mapping[str, Any]) -> dict[str, str]:
-    return {words(name): words(value) for name, value in rows.items()}
-
-
-def words(value: Any) -> str:
-    """Return a value as plain text: without markup, whatever a label holds."""
-    return re.sub(r"[^\w ,.:=@/+()%→-]", "", str(value))

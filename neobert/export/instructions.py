@@ -6,22 +6,16 @@ from typing import Any
 
 import numpy as np
 
-from neobert.data.mteb_tasks import (
-    BENCHMARKS,
-    CATEGORY_FACTS,
-    Category,
-    EmbeddingTask,
-    Wording,
-    member_names,
-    task_prompts,
-)
+from neobert.data.mteb_tasks import BENCHMARKS, CATEGORY_FACTS, Category, EmbeddingTask, member_names, task_prompts
 from neobert.data.tokenizers import frame_texts
-from neobert.embeddings.sentence_modules import PROMPT_TYPES
 from neobert.export.checkpoint import PROBES, ExportSource
 from neobert.kinds.contrastive import ContrastiveRun
 
+WITH_DOCUMENTS: tuple[Category, ...] = ("retrieval", "reranking")
+"""Categories whose tasks have queries and documents, to which mteb gives prompts of their own."""
 
-def instructions_of(run: ContrastiveRun, tasks: Sequence[EmbeddingTask], wording: Wording) -> dict[str, str]:
+
+def instructions_of(run: ContrastiveRun, tasks: Sequence[EmbeddingTask]) -> dict[str, str]:
     """Return the instruction by name of a data set of pairs or of an embedding task; "" stands for none.
 
     mteb looks prompts up by the name of a task, or by its type if it does not know the task, with the suffix "-query"
@@ -32,7 +26,7 @@ def instructions_of(run: ContrastiveRun, tasks: Sequence[EmbeddingTask], wording
     instructions = {pairs.name: pairs.instruction for pairs in run.sets if pairs.instruction}
     by_type: dict[str, set[str]] = defaultdict(set)
     for task in tasks:
-        prompts = task_prompts(task, run.instructed, wording)
+        prompts = task_prompts(task, run.instructed)
         for name in member_names(task):
             instructions |= _by_role(name, task.category, prompts)
         if task.suite not in BENCHMARKS:
@@ -43,9 +37,9 @@ def instructions_of(run: ContrastiveRun, tasks: Sequence[EmbeddingTask], wording
 
 
 def _by_role(name: str, category: Category, prompts: Mapping[str, str]) -> dict[str, str]:
-    if not prompts or category not in PROMPT_TYPES:
+    if not prompts or category not in WITH_DOCUMENTS:
         return {name: prompts["query"]} if prompts else {}
-    return {f"{name}-{role}": prompts.get(role, "") for role in PROMPT_TYPES[category] if role}
+    return {f"{name}-{role}": prompts.get(role, "") for role in ("query", "document")}
 
 
 def prompts_of(checkpoint: ExportSource, instructions: Mapping[str, str]) -> dict[str, str]:

@@ -4,7 +4,7 @@ import shutil
 from pathlib import Path
 from typing import Literal
 
-from neobert.data.mteb_tasks import OFFICIAL_TASKS, Wording
+from neobert.data.mteb_tasks import OFFICIAL_TASKS
 from neobert.files import json_bytes, publish_folder, temporary_sibling
 
 Target = Literal["hf", "sentence-transformers"]
@@ -16,13 +16,10 @@ def export(
     out: Path,
     step: int | None,
     with_code: bool | None = None,
-    *,
-    instructions: Wording | None = None,
 ) -> dict[str, object]:
     """Write `out` atomically; return its name, the run, the step and the measured deviations.
 
     with_code: whether to add the model's code; None stands for all pre-training runs without own parts.
-    instructions: whose wording the prompts of a contrastive run's tasks have; None stands for the paper's.
 
     Raises:
         ValueError: `out` exists, a package is not installed, or the run is of another kind.
@@ -46,14 +43,12 @@ def export(
     sources = sources_in(run_file.run.recipe.model) if isinstance(run_file.run, PretrainingRun) else {}
     if with_code and (is_contrastive or sources):
         raise ValueError("--remote-code is for pre-training runs without own parts: leave it out")
-    if instructions and not is_contrastive:
-        raise ValueError("--instructions is for contrastive runs: a pre-trained encoder takes none")
     checkpoint = open_checkpoint(run, step)
     told, prompts = dict[str, str](), dict[str, str]()
     if isinstance(checkpoint.run, ContrastiveRun):
         own = {task.name: task for task in open_specified(run_file.source).embedding_tasks()}
         tasks = tuple({**OFFICIAL_TASKS, **own}.values())
-        told = instructions_of(checkpoint.run, tasks, instructions or "paper")
+        told = instructions_of(checkpoint.run, tasks)
         prompts = prompts_of(checkpoint, told)
     has_code = not (is_contrastive or sources) and with_code is not False
     temporary = temporary_sibling(out.resolve())

@@ -11,7 +11,6 @@ import transformers
 from neobert.hub.configuration import NeoBERTConfig
 from neobert.hub.modeling import (
     NeoBERTForMaskedLM,
-    NeoBERTForQuestionAnswering,
     NeoBERTForSequenceClassification,
     NeoBERTForTokenClassification,
     NeoBERTModel,
@@ -21,7 +20,6 @@ from neobert.hub.modeling import (
 __all__ = [
     "NeoBERTConfig",
     "NeoBERTForMaskedLM",
-    "NeoBERTForQuestionAnswering",
     "NeoBERTForSequenceClassification",
     "NeoBERTForTokenClassification",
     "NeoBERTModel",
@@ -31,7 +29,6 @@ __all__ = [
 AUTO_CLASSES = {
     "AutoModel": NeoBERTModel,
     "AutoModelForMaskedLM": NeoBERTForMaskedLM,
-    "AutoModelForQuestionAnswering": NeoBERTForQuestionAnswering,
     "AutoModelForSequenceClassification": NeoBERTForSequenceClassification,
     "AutoModelForTokenClassification": NeoBERTForTokenClassification,
 }

@@ -98,50 +98,6 @@ def document_positions(borders: Tensor, embeddings: Tensor, mask: Tensor | None,
     return (torch.arange(tokens, device=embeddings.device) - begun.to(embeddings.device))[None]
 
 
-def refuse_documents(mask: Tensor | None, positions: Tensor | None, options: Mapping[str, Any]) -> None:
-    """Check that each row is one document, of which a head of texts has one output. Raises ValueError if `positions`
-    (rows, tokens) without a mask, or the option cu_seqlens, separate several."""
-    if torch.compiler.is_compiling():
-        return
-    borders = options.get("cu_seqlens")
-    starts_again = mask is None and positions is not None and bool((positions.diff(dim=-1) != 1).any())
-    if starts_again or (borders is not None and len(borders) > 2):
-        raise ValueError(
-            "sequence classification gives each row one label, and this row holds several documents: pass each "
-            "document in a row of its own, with an attention_mask"
-        )
-
-
-FLATTENED = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "seq_idx")
-"""The keywords by which transformers' DataCollatorWithFlattening tells kernels of the documents in a row."""
-
-
-def refuse_borders_alone(options: Mapping[str, Any], mask: Tensor | None, positions: Tensor | None) -> None:
-    """Check that the keywords of documents in a row come with positions, which separate them in every implementation.
-
-    Raises:
-        ValueError: there are no positions or there is a mask, so that documents would attend to each other; or the
-            positions (1, tokens) start again elsewhere than at `cu_seq_lens_q`.
-    """
-    given = [name for name in FLATTENED if options.get(name) is not None]
-    if given and (positions is None or mask is not None):
-        raise ValueError(
-            f"{', '.join(given)} without position_ids, or with an attention_mask, would let documents see each other: "
-            "pass position_ids that start again at each document, and no attention_mask (DataCollatorWithFlattening: "
-            "return_position_ids=True), or cu_seqlens alone"
-        )
-    borders = options.get("cu_seq_lens_q")
-    if borders is None or positions is None or torch.compiler.is_compiling():
-        return
-    row = positions.reshape(-1)
-    starts = [0, *(1 + (row.diff() != 1).nonzero().flatten()).tolist(), len(row)]
-    if sorted({*borders.tolist()}) != starts:
-        raise ValueError(
-            f"cu_seq_lens_q has the borders {borders.tolist()}, but position_ids start again at {starts[:-1]}: the two "
-            "must name the same documents"
-        )
-
-
 @dataclass(frozen=True)
 class AttentionRequest:
     """What a forward pass asks of attention, as in `NeoBERTModel.forward`.

@@ -4,17 +4,13 @@ Keys are named as in the published checkpoint (hidden_size, norm_eps, …); opti
 positions, GELU, layer norm, initial weights) are named as in the recipe.
 """
 
-import difflib
 from typing import Any, Literal, Self
 
 from pydantic import ValidationError
-from transformers import GenerationConfig, PreTrainedConfig
-from transformers.utils import logging
+from transformers import PreTrainedConfig
 
 from neobert import recipe
 from neobert.errors import did_you_mean
-
-logger = logging.get_logger(__name__)
 
 RECIPE_NAMES = {
     "vocab_size": "vocabulary_size",
@@ -56,23 +52,6 @@ IGNORED_PUBLISHED = frozenset(
 POOLINGS = ("cls", "mean")
 """Poolings of a classification head."""
 
-NEAR_MISS = 0.8
-"""Similarity to an option's name from which an unknown key counts as a misspelling (difflib's ratio)."""
-
-TRANSFORMERS_KEYS = frozenset(
-    {
-        *("attn_implementation", "experts_implementation", "_attn_implementation", "_attn_implementation_autoset"),
-        *("model_type", "max_position_embeddings", "name_or_path", "_name_or_path", "_commit_hash"),
-        *("num_labels", "problem_type", "finetuning_task", "task_specific_params", "per_layer_config"),
-        *("bos_token_id", "cls_token_id", "decoder_start_token_id", "eos_token_id", "mask_token_id", "sep_token_id"),
-        *("add_cross_attention", "cross_attention_hidden_size", "is_decoder", "tie_encoder_decoder"),
-        *("output_attentions", "use_return_dict", "prefix", "pruned_heads", "tokenizer_class"),
-        *("torch_dtype", "torchscript", "tf_legacy_loss", "use_bfloat16"),
-        *("quantization_config", "custom_pipelines"),
-    }
-)
-"""Keys that some version of transformers may write into any config.json."""
-
 
 class NeoBERTConfig(PreTrainedConfig):
     r"""
@@ -106,7 +85,7 @@ class NeoBERTConfig(PreTrainedConfig):
         pad_token_id (`int`): Id of the padding token.
 
     Raises:
-        ValueError: an option is misspelt or has an impossible value. Other unknown keys are kept.
+        ValueError: an option has an impossible value. Unknown keys are kept.
 
     Example:
 
@@ -149,18 +128,19 @@ class NeoBERTConfig(PreTrainedConfig):
     tie_word_embeddings: bool = False
 
     def __post_init__(self, **kwargs: Any) -> None:
-        """Translate published switches; refuse misspelt options and impossible values."""
+        """Translate published switches; refuse impossible values."""
         known = {key: value for key, value in self._without_published(kwargs).items() if key not in IGNORED_PUBLISHED}
-        self._refuse_near_misses(known)
+        if "transformers_weights" in known:
+            raise ValueError(
+                f"config.json names the weights {known['transformers_weights']!r} (transformers_weights): only "
+                "model.safetensors is read"
+            )
         # auto_map is kept if it names this file, as in a folder with the model's code.
         own = f"{__name__.rpartition('.')[2]}.{type(self).__name__}"
         named = (kwargs.get("auto_map") or {}).get("AutoConfig", "")
         if named.rpartition("--")[2] == own:
             known["auto_map"] = kwargs["auto_map"]
         super().__post_init__(**known)
-        label_ids = sorted(map(int, self.id2label or ()))
-        if label_ids != list(range(len(label_ids))):  # heads have as many outputs as there are labels
-            raise ValueError(f"config.json has id2label with the ids {label_ids}: number them from 0")
         self.to_recipe()
 
     @classmethod
@@ -196,21 +176,6 @@ class NeoBERTConfig(PreTrainedConfig):
         if "rope_theta" in rest:
             self.rotary_base = rest.pop("rope_theta")
         return rest
-
-    def _refuse_near_misses(self, keys: dict[str, Any]) -> None:
-        """Refuse misspelt options; other unknown keys are kept with a warning."""
-        own = [*RECIPE_NAMES, *INITIALIZATION_NAMES, "max_length", "classifier_init_range", "classifier_dropout"]
-        own += ["classifier_pooling", "pad_token_id"]
-        transformers_own = TRANSFORMERS_KEYS | GenerationConfig().to_dict().keys() | set(dir(PreTrainedConfig))
-        if "transformers_weights" in keys:
-            raise ValueError(
-                f"config.json names the weights {keys['transformers_weights']!r} (transformers_weights): only "
-                "model.safetensors is read"
-            )
-        for key in sorted(keys.keys() - transformers_own):
-            if difflib.get_close_matches(key, own, n=1, cutoff=NEAR_MISS):
-                raise ValueError(f"config.json has the unknown toggle {key!r}: {did_you_mean(key, own)}")
-            logger.warning_once(f"config.json has the key {key!r}, which decides nothing in a NeoBERT and is kept.")
 
 
 def _first_problem(error: ValidationError) -> str:

@@ -1,9 +1,9 @@
 """Load any encoder that transformers' AutoModel loads; a checkpoint's own code runs only if the user trusts it."""
 
 import inspect
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import repeat
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -45,13 +45,10 @@ _NOMIC_ALWAYS: Mapping[str, Any] = {
 
 def native_configuration(content: Mapping[str, Any], name: str) -> dict[str, Any]:
     """Convert a config.json to the keys that transformers' class of its model_type reads; `name` is for errors. Raises
-    ValueError if it needs an option that the class does not support, or lacks a key."""
+    ValueError if it needs an option that the class does not support."""
     if content.get("model_type") != "nomic_bert" or "n_embd" not in content:
         return dict(content)
     # NomicBERT was published with GPT-2's key names (nomic-ai/contrastors, configuration_hf_nomic_bert.py).
-    lacking = [key for key in ("vocab_size", "n_embd", "n_layer", "n_head", "n_positions") if key not in content]
-    if lacking:
-        raise ValueError(f"config.json of {name} lacks {', '.join(lacking)}: fetch it again")
     for key, only in _NOMIC_ALWAYS.items():
         if key in content and content[key] != only:
             raise ValueError(f"{name} sets {key} to {content[key]!r}: transformers' nomic_bert knows {only!r} alone")
@@ -136,16 +133,9 @@ class ExternalEncoder(nn.Module):
 
 @dataclass(frozen=True)
 class ExternalTokenizer:
-    """A tokenizer of transformers with its own special tokens, parsed from text only if it `reads_specials`."""
+    """A tokenizer of transformers with its own special tokens, which are never parsed from text."""
 
     tokenizer: Any
-    reads_specials: bool = False
-
-    def behind(self, prompts: Iterable[str]) -> "ExternalTokenizer":
-        """Return the tokenizer for texts behind prompts of sentence-transformers. That library always parses special
-        tokens; here it is done if a prompt has one, such as the separator of an instruction and its text."""
-        specials, texts = self.tokenizer.all_special_tokens, list(prompts)
-        return replace(self, reads_specials=any(token in text for token in specials for text in texts))
 
     @property
     def most_tokens(self) -> int | None:
@@ -185,7 +175,7 @@ class ExternalTokenizer:
             *(list(column) for column in columns),
             truncation="longest_first",
             max_length=max_tokens,
-            split_special_tokens=not self.reads_specials,
+            split_special_tokens=True,
             return_attention_mask=False,
             **wanted,
         )

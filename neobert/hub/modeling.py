@@ -12,20 +12,13 @@ from transformers import initialization as init
 from transformers.modeling_outputs import (
     BaseModelOutput,
     MaskedLMOutput,
-    QuestionAnsweringModelOutput,
     SequenceClassifierOutput,
     TokenClassifierOutput,
 )
 from transformers.utils import logging
 from transformers.utils.generic import can_return_tuple
 
-from neobert.hub.attention import (
-    AttentionRequest,
-    document_positions,
-    refuse_borders_alone,
-    refuse_documents,
-    refuse_mask,
-)
+from neobert.hub.attention import AttentionRequest, document_positions, refuse_mask
 from neobert.hub.configuration import NeoBERTConfig
 from neobert.model.attention import AttentionPlan
 from neobert.model.build import build_encoder
@@ -33,7 +26,7 @@ from neobert.model.encoder import block_views
 from neobert.model.heads import mean_over_tokens
 from neobert.model.positions import LearnedPositions
 
-HEADS = ("decoder.", "dense.", "classifier.", "qa_outputs.")
+HEADS = ("decoder.", "dense.", "classifier.")
 """Name prefixes of the heads' tensors; all others belong to the encoder."""
 
 PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
@@ -202,8 +195,7 @@ class NeoBERTModel(NeoBERTPreTrainedModel):
         Raises:
             ValueError: not exactly one of input_ids and inputs_embeds; a mask of another shape; learned positions
                 beyond the context; attention weights requested from an implementation that computes none; document
-                borders in several rows with a flash kernel, or together with a mask; keywords of
-                DataCollatorWithFlattening without position_ids.
+                borders in several rows with a flash kernel, or together with a mask.
         """
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("give exactly one of input_ids and inputs_embeds")
@@ -211,8 +203,6 @@ class NeoBERTModel(NeoBERTPreTrainedModel):
         refuse_mask(attention_mask, embeddings)
         if (borders := kwargs.pop("cu_seqlens", None)) is not None:
             position_ids = document_positions(borders, embeddings, attention_mask, position_ids)
-        else:
-            refuse_borders_alone(kwargs, attention_mask, position_ids)
         kwargs.pop("max_seqlen", None)  # follows from cu_seqlens
         positions = self._positions(embeddings, attention_mask, position_ids)
         wants_weights = self.config.output_attentions if output_attentions is None else output_attentions
@@ -280,10 +270,8 @@ class NeoBERTModel(NeoBERTPreTrainedModel):
 
 
 class LabelModel(NeoBERTPreTrainedModel):
-    """Base class of models with one kind of logits and labels; subclasses implement `_head`, and say whether it
-    `_pools`: has one output for each row."""
+    """Base class of models with one kind of logits and labels; subclasses implement `_head`."""
 
-    _pools = False
     _output: type[MaskedLMOutput | SequenceClassifierOutput | TokenClassifierOutput]
 
     def __init__(self, config: NeoBERTConfig) -> None:
@@ -306,8 +294,6 @@ class LabelModel(NeoBERTPreTrainedModel):
         **kwargs: Any,
     ) -> MaskedLMOutput | SequenceClassifierOutput | TokenClassifierOutput:
         """Return logits, and with `labels` the loss; see the class for shapes, `NeoBERTModel.forward` for inputs."""
-        if self._pools:
-            refuse_documents(attention_mask, position_ids, kwargs)
         outputs: BaseModelOutput = self.model(
             input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, return_dict=True, **kwargs
         )
@@ -377,7 +363,6 @@ class NeoBERTForSequenceClassification(NewHead, LabelModel):
     Logits (rows, labels); the loss follows the configuration's problem type. One label means regression.
     """
 
-    _pools = True
     _output = SequenceClassifierOutput
 
     def __init__(self, config: NeoBERTConfig) -> None:
@@ -421,41 +406,3 @@ class NeoBERTForTokenClassification(NewHead, LabelModel):
 
     def _head(self, hidden: Tensor, mask: Tensor | None) -> Tensor:
         return cast(Tensor, self.classifier(self.dropout(hidden)))
-
-
-class NeoBERTForQuestionAnswering(NewHead):
-    """Extractive question answering: a start and an end score for every token."""
-
-    def __init__(self, config: NeoBERTConfig) -> None:
-        super().__init__(config)
-        self.model = NeoBERTModel(config)
-        self.qa_outputs = nn.Linear(config.hidden_size, 2)
-        self.post_init()
-
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        token_type_ids: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        inputs_embeds: Tensor | None = None,
-        start_positions: Tensor | None = None,
-        end_positions: Tensor | None = None,
-        **kwargs: Any,
-    ) -> QuestionAnsweringModelOutput:
-        """Return start and end logits (rows, tokens), and given both positions (rows,) the mean cross-entropy."""
-        outputs: BaseModelOutput = self.model(
-            input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, return_dict=True, **kwargs
-        )
-        start_logits, end_logits = self.qa_outputs(outputs.last_hidden_state).unbind(dim=-1)
-        loss = None
-        if start_positions is not None and end_positions is not None:
-            loss = self.loss_function(start_logits, end_logits, start_positions, end_positions, **kwargs)
-        return QuestionAnsweringModelOutput(
-            loss=loss,
-            start_logits=start_logits.contiguous(),
-            end_logits=end_logits.contiguous(),
-            hidden_states=outputs.hidden_states,
-            attentions=outputs.attentions,
-        )

@@ -1,6 +1,5 @@
 """Fine-tuning on a task: a study is a grid or a search of trials, followed by the selection of the best."""
 
-import gc
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -9,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import NonNegativeInt, PositiveInt
 
-from neobert.errors import DamagedFile, NewerFile
+from neobert.errors import DamagedFile
 from neobert.external import EXTERNAL_PREFIX
 from neobert.glue.tasks import Task, task_named
 from neobert.identity import (
@@ -21,14 +20,13 @@ from neobert.identity import (
     decisive,
     identity,
     identity_of_canonical,
-    plain,
 )
 from neobert.kinds.pretraining import pretraining_of
 from neobert.recipe import FineTuning, Point, Value
 from neobert.runs.layout import Layout
-from neobert.runs.records import read_ahead, read_once, read_record, read_sealed
+from neobert.runs.records import read_once, read_record, read_sealed
 from neobert.runs.work import Part, Work, error_beside
-from neobert.search.space import Range, Search, read_requests, request_file, request_files, request_part
+from neobert.search.space import Range, Search, read_requests, request_file, request_part
 
 
 class TrialStart(Value):
@@ -154,12 +152,12 @@ class GlueStudy(Work):
         """Return the trials, in the order of the grid; of a search, those of all points that it has asked for."""
         if self.search is not None:
             return tuple(trial for each in self.search_trials(layout) for trial in each.trials)
-        named = zip(self.trial_ids, self.points, strict=True)
-        return tuple(Trial.of(layout, self, trial_id, point) for trial_id, point in named)
+        return tuple(self.trial(layout, point) for point in self.points)
 
     def trial(self, layout: Layout, point: Point) -> "Trial":
         """Return the trial at one point, which need not be in the grid."""
-        return Trial.of(layout, self, self.trial_id(point), point)
+        trial_id = self.trial_id(point)
+        return Trial.of(self, trial_id, self.task, layout.trial(self.task, trial_id), layout, point)
 
     def grid_of_seed(self, seed: int, points: Sequence[Point]) -> Self:
         """Return the grid of some points with one seed of a search."""
@@ -209,21 +207,6 @@ class GlueStudy(Work):
     def grows(self) -> bool:
         return self.search is not None
 
-    def read_ahead(self, layout: Layout) -> None:
-        if self.search is None:
-            return
-        folder = layout.root / self.folder
-        requests = request_files(folder, self.total).values()
-        gc.disable()  # none of this is garbage, and looking for some would take a third of the time
-        try:
-            read_ahead(folder / "summaries/asked.jsonl", requests, read_request, plain, Point.read)
-            searched = self.search_trials(layout)
-            records = [part.record for each in searched for part in (each, *each.trials)]
-            read_ahead(folder / "summaries/trials.jsonl", records, read_outcome, vars, outcome_in)
-        finally:
-            gc.freeze()
-            gc.enable()
-
     def asked(self, layout: Layout) -> dict[int, Point]:
         """Return the points that a search has asked for, by their numbers. A sampler may ask for a point again."""
         return read_requests(layout.root / self.folder, self.total, read_request)
@@ -243,7 +226,10 @@ class GlueStudy(Work):
         """Return the trial of a search at one point."""
         key = layout, point
         if key not in self._search_trials:
-            self._search_trials[key] = SearchTrial.of(layout, self, self.trial_id(point), point)
+            own_id = f"{self.id}-{self.trial_id(point)}"
+            record = layout.root / f"{self.folder}/trials/{own_id}.json"
+            trial = SearchTrial.of(self, own_id, f"search of {self.task}", record, layout, point)
+            self._search_trials[key] = trial
         return self._search_trials[key]
 
     @cached_property
@@ -289,18 +275,13 @@ class Outcome:
 
 def read_outcome(record: Path) -> Outcome:
     """Read the record of a trial. Raises as `read_record`."""
-    return outcome_in({"ended_at": record.stat().st_mtime, **read_record(record)})
-
-
-def outcome_in(content: Mapping[str, Any]) -> Outcome:
-    """Return what a record says; `ended_at` is added to it."""
-    curve = tuple(map(tuple, content["scores"].get("curve", ())))  # lists would cost the garbage collector much
+    content = read_record(record)
     return Outcome(
         state=content["state"],
-        scores={**content["scores"], "curve": curve},
+        scores=content["scores"],
         course_steps=content.get("course_steps"),
         claim=content.get("claim"),
-        ended_at=content["ended_at"],
+        ended_at=record.stat().st_mtime,
         seconds=content.get("seconds", 0.0),
     )
 
@@ -314,7 +295,7 @@ class PointPart(Part):
     point: Point
 
     @classmethod
-    def build(cls, study: GlueStudy, own_id: str, title: str, record: Path, layout: Layout, point: Point) -> Self:
+    def of(cls, study: GlueStudy, own_id: str, title: str, record: Path, layout: Layout, point: Point) -> Self:
         """Build the part with a record."""
         return cls(
             work=study,
@@ -337,19 +318,11 @@ class PointPart(Part):
 
     @property
     def is_recorded(self) -> bool:
-        try:
-            return self.outcome is not None
-        except NewerFile:
-            return True
+        return self.outcome is not None
 
 
 class Trial(PointPart):
     """Fine-tuning at one point of a study's grid, and the files beside its record."""
-
-    @classmethod
-    def of(cls, layout: Layout, study: GlueStudy, trial_id: str, point: Point) -> Self:
-        """Build the trial of a study at one point from its id."""
-        return cls.build(study, trial_id, study.task, layout.trial(study.task, trial_id), layout, point)
 
     @property
     def predictions(self) -> Path:
@@ -373,20 +346,10 @@ class SearchTrial(PointPart):
     It has a record, an error file and a claim of its own. `work` is the search.
     """
 
-    @classmethod
-    def of(cls, layout: Layout, study: GlueStudy, trial_id: str, point: Point) -> Self:
-        """Build it from the id of the trial with the first seed."""
-        own_id = f"{study.id}-{trial_id}"
-        record = layout.root / f"{study.folder}/trials/{own_id}.json"
-        return cls.build(study, own_id, f"search of {study.task}", record, layout, point)
-
     @cached_property
     def trials(self) -> tuple[Trial, ...]:
         """The trials of the point, in the order of the seeds."""
-        first, *others = self.study.without_points
-        id_of_first = self.id.removeprefix(f"{self.study.id}-")
-        trial = Trial.of(self.layout, first, id_of_first, self.point)
-        return (trial, *(grid.trial(self.layout, self.point) for grid in others))
+        return tuple(grid.trial(self.layout, self.point) for grid in self.study.without_points)
 
     @property
     def is_done(self) -> bool:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
-from pydantic import Field, NonNegativeInt, PositiveInt, field_validator, model_validator
+from pydantic import NonNegativeInt, PositiveInt, field_validator, model_validator
 
 from neobert.identity import NUMERICS, Neutral, chosen, identity
 from neobert.kinds.pretraining import pretraining_of
@@ -42,10 +42,6 @@ class ReadoutConfig(Value):
         return readout
 
 
-MOST_UNITS = 10_000_000
-"""A record with more units is refused: a few MB of text could claim many GB of numbers."""
-
-
 class ReadoutScore(Value):
     """Readout on one corpus or on BLiMP: `value` is the sum of numerators over the sum of denominators.
 
@@ -58,7 +54,7 @@ class ReadoutScore(Value):
     """
 
     value: float
-    units: Annotated[PositiveInt, Field(le=MOST_UNITS)]
+    units: PositiveInt
     numerators: str
     denominators: str | None
     groups: dict[str, float]

@@ -1,4 +1,4 @@
-"""Files of a folder of runs that may be read, and collected folders: what reports read of one, in one archive.
+"""Files of a folder of runs, and collected folders: what reports read of one, in one archive.
 
 An archive has records, run files, the points of searches, curves and ladders under their paths in the folder of runs.
 A folder with an archive is read as the folder of runs itself.
@@ -6,7 +6,6 @@ A folder with an archive is read as the folder of runs itself.
 
 import gzip
 import io
-import os
 import shutil
 import tarfile
 import tempfile
@@ -14,10 +13,10 @@ import weakref
 import zlib
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from neobert.errors import MissingData
-from neobert.files import inside, is_local, matching, reason_of, replace_file, stamp_of
+from neobert.files import matching, reason_of, replace_file, stamp_of
 from neobert.runs.kinds import RECORDS, RUN_FOLDERS
 
 ARCHIVE = "runs.tar.gz"
@@ -35,50 +34,34 @@ DOCUMENTS = (
 )
 COLLECTED = (*RECORDS, *DOCUMENTS, CURVES, LADDERS)
 """Glob patterns of the files in an archive."""
-MOST_BYTES = 64 * 2**20
-"""Larger files are not read. The largest record of a study has some kB."""
-MOST_UNPACKED_BYTES = 2**32
 
 
 class RunFiles:
-    """The files of a folder of runs, collected or not, that may be read; they lie below `root`.
+    """The files of a folder of runs, collected or not; they lie below `root`.
 
-    `problems` has a sentence for each file that is left out. The folder may be a link itself, and links in it may lead
-    to other places in it. What lies elsewhere is left out, and so is what is no regular file: a folder from somebody
-    else may hold links to private files of its reader. An archive is unpacked into a temporary folder, again only if it
-    changed.
+    `problems` has a sentence for each folder that cannot be listed. An archive is unpacked into a temporary folder,
+    again only if it changed.
 
     Raises:
-        MissingData: the archive is damaged.
+        MissingData: the archive is damaged, or has files that would lie elsewhere.
     """
 
     def __init__(self, folder: Path) -> None:
         archive, self.root = folder / ARCHIVE, folder
         self.problems: list[str] = []
-        if reason := self.why_not(archive):
-            self.problems.append(f"{reason}: left out")
-        elif archive.exists():
-            self._unpacked = _unpack(archive.absolute(), stamp_of(archive.stat()))
+        if archive.exists():
+            self._unpacked = _Unpacked.of(archive.absolute(), stamp_of(archive.stat()))
             self.root = self._unpacked.root
-            self.problems += self._unpacked.problems
 
     def files(self, *patterns: str) -> Iterator[Path]:
-        """Yield the files that match a pattern and may be read, sorted within each pattern."""
+        """Yield the files that match a pattern, sorted within each pattern."""
         for pattern in patterns:
-            for path in matching(self.root, pattern, self._leave_out):
-                if not (reason := self.why_not(path)):
-                    yield path
-                elif (problem := f"{reason}: left out") not in self.problems[-1:]:  # once for all of a linked folder
-                    self.problems.append(problem)
+            yield from matching(self.root, pattern, self._leave_out)
 
     def _leave_out(self, error: OSError) -> None:
         problem = f"{reason_of(error)}: what it holds is left out"
         if problem not in self.problems:
             self.problems.append(problem)
-
-    def why_not(self, path: Path) -> str:
-        """Return the reason why a file below the folder may not be read; empty if it may, or is not there."""
-        return _why_no_file(self.root, path) if os.path.lexists(path) else ""
 
 
 class _Unpacked:
@@ -86,55 +69,25 @@ class _Unpacked:
 
     def __init__(self, archive: Path) -> None:
         self.root = Path(tempfile.mkdtemp(prefix="collected-"))
-        self.problems: list[str] = []
         weakref.finalize(self, shutil.rmtree, self.root, ignore_errors=True)
-        for name, content in read_archive(archive, self.problems):
-            try:
-                (self.root / name).parent.mkdir(parents=True, exist_ok=True)
-                (self.root / name).write_bytes(content)
-            except (OSError, UnicodeError) as error:  # a name that file systems refuse, or below another file
-                self.problems.append(f"{name!r} of {ARCHIVE} cannot be unpacked ({error}): left out")
+        try:
+            with gzip.open(archive) as packed, tarfile.open(fileobj=packed, mode="r|") as files:
+                files.extractall(self.root, filter="data")
+                while packed.read(1 << 20):  # to the end, where the checksum is
+                    pass
+        except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
+            raise MissingData(f"{archive} is damaged ({error}): restore it, or collect the runs again") from error
 
-
-@lru_cache(maxsize=4)
-def _unpack(archive: Path, stamp: tuple[int, ...]) -> _Unpacked:
-    del stamp
-    return _Unpacked(archive)
-
-
-def read_archive(archive: Path, problems: list[str]) -> Iterator[tuple[str, bytes]]:
-    """Yield path and content of each file of an archive; links, other paths and large files become `problems`.
-
-    Raises:
-        MissingData: it is damaged.
-    """
-    unpacked = 0
-    try:
-        with gzip.open(archive) as packed, tarfile.open(fileobj=packed, mode="r|") as files:
-            for member in files:
-                if not member.isfile() or not _is_collected(member.name) or member.size > MOST_BYTES:
-                    problems.append(
-                        f"{member.name!r} of {ARCHIVE} is too large, or none of the files that are collected: left out"
-                    )
-                    continue
-                unpacked += member.size
-                if unpacked > MOST_UNPACKED_BYTES:
-                    raise MissingData(f"{archive} unpacks to more than {MOST_UNPACKED_BYTES / 1e9:.0f} GB")
-                content = files.extractfile(member)
-                assert content is not None, member.name
-                yield member.name, content.read()
-            while packed.read(MOST_BYTES):  # to the end, where the checksum is
-                pass
-    except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
-        raise MissingData(f"{archive} is damaged ({error}): restore it, or collect the runs again") from error
+    @staticmethod
+    @lru_cache(maxsize=4)
+    def of(archive: Path, stamp: tuple[int, ...]) -> "_Unpacked":
+        """Return the files of an archive, which is unpacked once as long as it does not change."""
+        del stamp
+        return _Unpacked(archive)
 
 
 def write_archive(folder: Path, files: Mapping[str, bytes]) -> int:
-    """Write the archive of a folder; equal files give equal bytes. Return its size.
-
-    Raises:
-        DamagedFile: a link leads out of the folder.
-    """
+    """Write the archive of a folder; equal files give equal bytes. Return its size."""
     buffer = io.BytesIO()
     with (
         gzip.GzipFile(fileobj=buffer, mode="wb", mtime=0, filename="") as packed,
@@ -144,33 +97,5 @@ def write_archive(folder: Path, files: Mapping[str, bytes]) -> int:
             member = tarfile.TarInfo(name)
             member.size = len(content)
             archive.addfile(member, io.BytesIO(content))
-    replace_file(inside(folder, ARCHIVE), buffer.getvalue())
+    replace_file(folder / ARCHIVE, buffer.getvalue())
     return buffer.tell()
-
-
-def _is_collected(name: str) -> bool:
-    return is_local(name) and any(
-        name.count("/") == pattern.count("/") and PurePosixPath(name).match(pattern) for pattern in COLLECTED
-    )
-
-
-def _why_no_file(root: Path, path: Path) -> str:
-    """Return the reason why a path below a folder is no regular file inside it; empty if it is one."""
-    name = path.relative_to(root)
-    real = os.path.realpath(root)
-    if not _is_below(real, path):
-        outside = next(part for part in (*reversed(name.parents), name) if not _is_below(real, root / part))
-        return f"{outside.as_posix()} is a link out of the folder"
-    try:
-        status = path.stat()
-    except OSError as error:
-        return f"{name.as_posix()} cannot be read ({error.strerror})"
-    if not path.is_file():
-        return f"{name.as_posix()} is no regular file"
-    if status.st_size > MOST_BYTES:
-        return f"{name.as_posix()} has {status.st_size / 1e6:,.0f} MB, more than any file of a study"
-    return ""
-
-
-def _is_below(real: str, path: Path) -> bool:
-    return Path(os.path.realpath(path)).is_relative_to(real)

@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from neobert.errors import EXIT_RUN_FAILED, DamagedFile, MissingData
+from neobert.errors import EXIT_RUN_FAILED, DamagedFile, MissingData, RunFailed
 from neobert.files import TEMPORARY_MARK, line_value, matching, names_in, read_json, reason_of
 from neobert.runs.claims import LEASE_SECONDS, Owner, last_owner
 from neobert.runs.kinds import KINDS, RUN_FOLDERS, closing_record, is_done, kind_of
@@ -23,7 +23,7 @@ from neobert.runs.work import Part, Work
 
 State = Literal["unreadable", "failed", "running", "submitted", "waiting", "missing", "done"]
 STATES: tuple[State, ...] = get_args(State)
-UNREADABLE = (DamagedFile, OSError, ValueError, KeyError, TypeError, AttributeError, IndexError)
+UNREADABLE = (RunFailed, OSError, ValueError, KeyError, TypeError, AttributeError, IndexError)
 IDENTIFIER = re.compile(r"\b[0-9a-f]{12}\b")
 TAIL_BYTES = 4096
 
@@ -140,14 +140,8 @@ class Index:
             self._listings[folder] = frozenset(names_in(folder))
         return self._listings[folder]
 
-    def readable_names(self, folder: Path) -> frozenset[str]:
-        """Return the names in a folder; empty, with a sentence in `problems`, if it cannot be listed."""
-        try:
-            return self.names(folder)
-        except OSError as error:
-            self._listings[folder] = frozenset()
-            self.problems.append(reason_of(error))
-            return self._listings[folder]
+    def _unlisted(self, error: OSError) -> None:
+        self.problems.append(reason_of(error))
 
     def is_there(self, path: Path) -> bool:
         """Return whether a file or folder existed when its parent was listed."""
@@ -219,19 +213,10 @@ class Index:
 
     def rows(self) -> list[Row]:
         """Return the rows of all runs that have a folder or were submitted."""
-        found = [name for pattern in RUN_FOLDERS for name in self._matching(pattern) if TEMPORARY_MARK not in name]
+        root = self.layout.root
+        paths = (path for pattern in RUN_FOLDERS for path in matching(root, pattern, self._unlisted))
+        found = [path.relative_to(root).as_posix() for path in paths if TEMPORARY_MARK not in str(path)]
         return [self.row(folder) for folder in dict.fromkeys([*found, *self.newest_submission])]
-
-    def _matching(self, pattern: str) -> list[str]:
-        """Return the paths that match a glob of folders, in a stable order. Each folder is listed once."""
-        found = [""]
-        for step in pattern.split("/"):
-            if step == "*":
-                names = [(name, self.readable_names(self.layout.root / name)) for name in found]
-                found = [f"{name}{child}/" for name, inside in names for child in sorted(inside)]
-            else:
-                found = [f"{name}{step}/" for name in found]
-        return [name.rstrip("/") for name in found]
 
     def row(self, folder: str) -> Row:
         """Return the row of the run in a folder. If the run is unreadable, the note says why."""
@@ -332,9 +317,8 @@ class Index:
         """Return the log files of a job, or the log folder of its submission if no file is known to be the job's."""
         if submission is None:
             return ()
-        files = sorted(
-            name for name in self.readable_names(self.layout.root / submission.logs) if name.endswith((".out", ".err"))
-        )
+        paths = matching(self.layout.root / submission.logs, "*", self._unlisted)
+        files = [path.name for path in paths if path.suffix in (".out", ".err")]
         own = [name for name in files if job is not None and name.startswith(f"{job}_")]
         return tuple(f"{submission.logs}/{name}" for name in own) or (submission.logs,)
 

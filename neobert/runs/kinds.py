@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from neobert.errors import DamagedFile
+from neobert.errors import RunFailed
 from neobert.files import matching
 from neobert.kinds.contrastive import ContrastiveRun
 from neobert.kinds.corpus import Corpus
@@ -78,6 +78,6 @@ def read_records(root: Path) -> tuple[list[dict[str, Any]], list[str]]:
     for path in record_paths(root):
         try:
             records.append(read_record(path))
-        except (DamagedFile, OSError) as error:
+        except (RunFailed, OSError) as error:
             problems.append(str(error))
     return records, problems

@@ -11,8 +11,7 @@ import platform
 import subprocess
 import sys
 import zlib
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 from functools import cache, lru_cache
 from importlib import metadata
 from pathlib import Path
@@ -20,17 +19,14 @@ from typing import Any, TypeVar
 
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
-from neobert.errors import DamagedFile, NewerFile
+from neobert.errors import DamagedFile, RunFailed
 from neobert.execution import utc_now
 from neobert.files import (
     checksum_of,
     is_there,
     json_bytes,
-    line_bytes,
     publish_once,
     read_json,
-    read_lines,
-    replace_file,
     set_aside,
     stamp_of,
     status_of,
@@ -50,38 +46,18 @@ CLOSING_RECORD = "done.json"
 
 
 def git(*arguments: str) -> bytes | None:
-    """Return what git prints in the repository of the code; None without one, see `why_no_commit`."""
-    if why_no_commit() is not None:
+    """Return what git prints in the repository of the code; None if the code is not the root of one, or git fails.
+    Variables such as GIT_DIR, which name another repository, do not count."""
+    if not (REPOSITORY / ".git").exists():
         return None
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     try:
-        answer = _ask_git(*arguments)
+        answer = subprocess.run(
+            ["git", *arguments], check=False, cwd=REPOSITORY, env=environment, capture_output=True, timeout=60
+        )
     except (OSError, subprocess.SubprocessError):
         return None
     return None if answer.returncode else answer.stdout
-
-
-@cache
-def why_no_commit() -> str | None:
-    """Return why the commit of the code is not known, None if it is: git refuses, or the code is not the root of a
-    repository, so that one around it says nothing about the code."""
-    try:
-        answer = _ask_git("rev-parse", "--show-toplevel", "HEAD")
-    except (OSError, subprocess.SubprocessError) as error:
-        return f"git cannot be run ({error})"
-    if answer.returncode:
-        said = os.fsdecode(answer.stderr).strip().splitlines()
-        return next((line for line in said if line.startswith("fatal:")), f"git ends with {answer.returncode}")
-    top = Path(os.fsdecode(answer.stdout.rpartition(b"\n")[0].rpartition(b"\n")[0]))
-    return None if top.resolve() == REPOSITORY else f"the code in {REPOSITORY} is not the root of the repository {top}"
-
-
-def _ask_git(*arguments: str) -> subprocess.CompletedProcess[bytes]:
-    """Run git in the folder of the code. Variables such as GIT_DIR, which name another repository, do not count."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    command = ["git", *arguments]
-    return subprocess.run(
-        command, check=False, cwd=REPOSITORY, env=environment | {"LC_ALL": "C"}, capture_output=True, timeout=60
-    )
 
 
 @cache
@@ -158,14 +134,14 @@ def read_sealed(path: Path) -> dict[str, Any]:
 
     Raises:
         DamagedFile: the file is torn, or was changed after it was written.
-        NewerFile: the file has a newer schema.
+        RunFailed: the file has a newer schema.
     """
     content = read_json(path)
     schema = content.get("schema") if isinstance(content, dict) else None
     if not isinstance(schema, int) or isinstance(schema, bool) or schema < SCHEMA:
         raise DamagedFile(f"{path} has no schema version that was released: move it away")
     if schema > SCHEMA:
-        raise NewerFile(
+        raise RunFailed(
             f"{path} has schema {schema}, and this version reads up to {SCHEMA}: update the code that reads it"
         )
     if content.pop("checksum", None) != checksum_of(content):
@@ -182,7 +158,7 @@ def is_published(path: Path, read: Callable[[Path], Any] = read_sealed) -> bool:
 
 def read_once(path: Path, read: Callable[[Path], Read]) -> Read | None:
     """Return what `read` returns for a file, which is read once as long as it does not change; None if it does not
-    exist or is damaged. As all results stay in memory, they should be small. Raises NewerFile, and OSError if it
+    exist or is damaged. As all results stay in memory, they should be small. Raises RunFailed, and OSError if it
     cannot be read."""
     status = status_of(path)
     if status is None:
@@ -201,48 +177,8 @@ _contents: dict[tuple[Callable[[Path], Any], Path], tuple[tuple[int, ...], Any]]
 def _read_intact(path: Path, read: Callable[[Path], Read]) -> Read | None:
     try:
         return read(path)
-    except NewerFile:
-        raise
     except DamagedFile:
         return None
-
-
-MANY_FILES = 1000
-"""It takes about a tenth of a second to read so many."""
-
-
-def read_ahead(
-    summary: Path,
-    paths: Iterable[Path],
-    read: Callable[[Path], Read],
-    dump: Callable[[Read], Any],
-    load: Callable[[Any], Read],
-) -> None:
-    """Read many files, whose names differ, so that `read_once` has their contents.
-
-    The file `summary` has the contents with the stamps of the files, so that the next process only reads what has
-    changed since. It is written when there is much to add. `dump` converts a content to JSON, `load` converts it back.
-    """
-    summaries = (line["files"] for line in read_lines(summary, "schema", "files") if line["schema"] == SCHEMA)
-    known: Mapping[str, tuple[list[int], Any]] = next(summaries, {})
-    changed, contents = 0, {}
-    for path in paths:
-        status = status_of(path)
-        if status is None:
-            continue
-        stamp, (old_stamp, content) = stamp_of(status), known.get(path.name, ([], None))
-        if old_stamp == list(stamp):
-            _contents[read, path] = stamp, load(content)
-            contents[path.name] = old_stamp, content
-            continue
-        with suppress(NewerFile):  # left to whoever needs it
-            if (found := read_once(path, read)) is not None:
-                changed += 1
-                contents[path.name] = list(stamp), dump(found)
-    if changed >= MANY_FILES:
-        with suppress(OSError):  # in a read-only folder, the files are read each time
-            summary.parent.mkdir(parents=True, exist_ok=True)
-            replace_file(summary, line_bytes({"schema": SCHEMA, "files": contents}))
 
 
 @lru_cache(maxsize=1 << 17)
@@ -251,8 +187,6 @@ def _is_whole(read: Callable[[Path], Any], path: Path, stamp: tuple[int, ...]) -
     del stamp
     try:
         read(path)
-    except NewerFile:
-        return True
     except DamagedFile:
         return False
     return True
@@ -291,18 +225,14 @@ def pack_numbers(numbers: Any, dtype: str) -> str:
 
 
 def unpack_numbers(text: str, dtype: str, count: int) -> Any:
-    """Return the array that `pack_numbers` packed, (count,). Raises ValueError if the text or its length is wrong.
-
-    No more than one byte above the expected length is unpacked, so that a short text cannot fill the memory.
-    """
+    """Return the array that `pack_numbers` packed, (count,). Raises ValueError if the text or its length is wrong."""
     import numpy as np
 
-    expected, unpacker = count * np.dtype(dtype).itemsize, zlib.decompressobj()
     try:
-        content = unpacker.decompress(base64.b64decode(text, validate=True), expected + 1)
+        content = zlib.decompress(base64.b64decode(text, validate=True))
     except zlib.error as error:
         raise ValueError(f"no packed numbers: {error}") from error
-    if len(content) != expected or not unpacker.eof:
+    if len(content) != count * np.dtype(dtype).itemsize:
         raise ValueError(f"the packed text does not hold {count} numbers")
     return np.frombuffer(content, dtype=dtype)
 

@@ -10,9 +10,9 @@ from typing import Annotated, Any, ClassVar, Self, TypeVar
 from pydantic import Field, PositiveInt, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
-from neobert.errors import DamagedFile, MissingData, NewerFile
+from neobert.errors import DamagedFile, MissingData
 from neobert.execution import Execution
-from neobert.files import is_there, publish_once, replace_file, set_aside
+from neobert.files import is_there, publish_once, replace_file
 from neobert.identity import NUMERICS, Neutral, plain
 from neobert.own_code import register, sources_in
 from neobert.recipe import ANY, Value
@@ -83,11 +83,11 @@ def write_run_file(
 ) -> Path:
     """Write run.json before the run starts, unless it exists. Returns its folder.
 
-    A damaged one, or one that describes another run, is set aside and written again.
     Execution does not affect the result, nor does the place of the same data: if one of them differs from the recorded
     one, both are written to execution.json. Fields of the execution that are `kept` stay as recorded.
 
-    Raises DamagedFile if an intact file was written by another version that this one cannot read.
+    Raises DamagedFile if a file that is there is torn, was changed, or was written by a version that this one cannot
+    read.
     """
     content = RunFile(
         id=run.id,
@@ -101,11 +101,6 @@ def write_run_file(
     )
     folder = layout.root / run.folder
     path = folder / "run.json"
-    for written in (path, folder / EXECUTION):
-        if _is_damaged(written):
-            set_aside(written, f"{written} is damaged")
-    if is_there(path) and (described := read_run_file(folder).run.id) != run.id:
-        set_aside(path, f"{path} describes {described} and not {run.id}")
     if not is_there(path):
         publish_once(path, sealed({**plain(content), "provenance": provenance()}))
     recorded = read_run_file(folder)
@@ -113,17 +108,6 @@ def write_run_file(
     if (recorded.execution, recorded.source) != (execution, source):
         replace_file(folder / EXECUTION, sealed({**plain(execution), "source": plain(source)}))
     return folder
-
-
-def _is_damaged(path: Path) -> bool:
-    """Return whether a file is torn or was changed. A missing file, or one of a newer version, is not damaged."""
-    try:
-        read_sealed(path)
-    except (FileNotFoundError, NewerFile):
-        return False
-    except DamagedFile:
-        return True
-    return False
 
 
 def read_checked_run_file(folder: Path) -> RunFile:
@@ -144,8 +128,8 @@ def read_checked_run_file(folder: Path) -> RunFile:
             "command again, which plans it under a new name"
         )
     raise DamagedFile(
-        f"{folder / 'run.json'} describes {run.id} and not {folder.name}: it was changed or moved: run "
-        "the command again, which writes it again"
+        f"{folder / 'run.json'} describes {run.id} and not {folder.name}: it was changed or moved: move it away and "
+        "run the command again, which writes it again"
     )
 
 

@@ -31,14 +31,6 @@ TRACKERS: tuple[TrackerName, ...] = get_args(TrackerName)
 VARIABLE = "NEOBERT_TRACK"
 """Environment variable of workers: the tracker of their runs."""
 PROJECT = "neobert-ablations"
-WANDB_IDENTITY = tuple(
-    f"WANDB_{name}"
-    for name in (
-        *("SWEEP_ID", "SWEEP_PARAM_PATH", "RUN_ID", "NAME", "RUN_NAME", "RUN_GROUP"),
-        *("RESUME", "RESUME_FROM", "FORK_FROM", "LAUNCH", "LAUNCH_CONFIG_PATH"),
-    )
-)
-"""Variables, as of `wandb agent`, that would name a run instead of its id: all runs of a command would be one."""
 
 Values = dict[str, float]
 
@@ -80,16 +72,7 @@ def _open_wandb(tracker: "TrackedPart", folder: Path, first_step: int) -> Sessio
     run_file = tracker.run_file
     owner = run_file.owner or run_file.id
     folder.mkdir(parents=True, exist_ok=True)
-    for name in WANDB_IDENTITY:
-        os.environ.pop(name, None)  # of this process for good: wandb warns where they come and go
-    settings = wandb.Settings(
-        silent=True,
-        console="off",
-        x_disable_stats=True,
-        disable_git=True,
-        disable_code=True,
-        sagemaker_disable=True,  # it names runs too
-    )
+    settings = wandb.Settings(silent=True, console="off", x_disable_stats=True, disable_git=True, disable_code=True)
     return wandb.init(
         name=f"{owner} {tracker.part.title.removesuffix(tracker.part.id).strip()} {tracker.part.id}",
         group=f"{owner} {run_file.run.title}",

@@ -12,8 +12,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
-from neobert.errors import DamagedFile, exit_code
-from neobert.files import ABSENT, json_bytes, read_json, reason_of, replace_file
+from neobert.errors import exit_code
+from neobert.files import json_bytes, reason_of, replace_file
 from neobert.identity import NUMERICS, chosen, identity
 from neobert.recipe import Start, Value
 from neobert.runs.claims import Claim
@@ -66,24 +66,13 @@ def name_attempt(part: Part, claim: Claim) -> dict[str, Any]:
 
 
 def write_failure(part: Part, claim: Claim, error: Exception) -> None:
-    """Write the error of an attempt to the part's error file, for listings. An error of the system may pass: it is no
-    result of the part."""
+    """Write the error of an attempt to the part's error file, for listings."""
     failure = {
         "error": f"{type(error).__name__}: {reason_of(error)}",
         "exit_code": exit_code(error),
-        "may_pass": isinstance(error, OSError),
         "traceback": "".join(traceback.format_exception(error)),
     }
     replace_file(part.error, json_bytes({**name_attempt(part, claim), **failure}))
-
-
-def may_pass(part: Part) -> bool:
-    """Return whether the last failure of a part was an error of the system, so that it is no reason to leave it."""
-    try:
-        failure = read_json(part.error)
-    except (DamagedFile, *ABSENT):
-        return False
-    return isinstance(failure, dict) and failure.get("may_pass") is True
 
 
 class Work(Value):
@@ -210,9 +199,6 @@ class Work(Value):
     def grows(self) -> bool:
         """Whether its parts are not known in advance: workers ask Optuna for new ones, and `parts` has those so far."""
         return False
-
-    def read_ahead(self, layout: Layout) -> None:
-        """Read what a worker needs of many parts, from a summary of their records if there is one."""
 
     @abstractmethod
     def closing(self, layout: Layout) -> Part | None:

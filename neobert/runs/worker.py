@@ -21,8 +21,7 @@ from functools import cached_property
 from pathlib import Path
 
 from neobert import executors
-from neobert.command_line import Parser, guarded
-from neobert.diagnostics import set_up_logging
+from neobert.command_line import Parser, guarded, set_up_logging
 from neobert.errors import (
     EXIT_DONE,
     EXIT_REQUEUE,
@@ -47,7 +46,7 @@ from neobert.runs.kinds import KINDS, RUN_KINDS, is_done, kind_of
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import RunFile, read_checked_run_file
 from neobert.runs.tracking import track_scores
-from neobert.runs.work import Part, Work, may_pass, name_attempt, write_failure
+from neobert.runs.work import Part, Work, name_attempt, write_failure
 
 logger = logging.getLogger(__name__)
 
@@ -67,7 +66,7 @@ class Worker:
     """Works through parts, those of work that grows included.
 
     A part that failed after `failures_since` (default: the worker's start, by the file system's clock), in any process,
-    is skipped, and with `leave_failed` also one that failed before, unless by an error of the system, which may pass.
+    is skipped, and with `leave_failed` also one that failed before.
     If other workers hold all remaining parts, the worker waits for `patience_seconds` and ends. `progressed` is whether
     anything was finished or saved.
     """
@@ -126,7 +125,7 @@ class Worker:
         status = status_of(part.error)
         if status is None:
             return False
-        return status.st_mtime > self.failures_since or (self.leave_failed and not may_pass(part))
+        return status.st_mtime > self.failures_since or self.leave_failed
 
     def _claimable(self, candidates: Sequence[OpenPart]) -> Iterator[tuple[RunFile, Part, Claim]]:
         """Claim the parts that are ready and free, and yield them one after the other. New ones of work that grows
@@ -234,8 +233,6 @@ def open_parts(layout: Layout, reference: str) -> list[OpenPart]:
     run_file = read_checked_run_file(layout.root / folder)
     works: tuple[Work, ...] = run_file.run.preparation if is_corpus else (run_file.run,)
     named = [work for work in works if not is_corpus or work.reference == reference]
-    for work in named:
-        work.read_ahead(layout)
     return [(run_file, part) for work in named for part in work.parts(layout)]
 
 

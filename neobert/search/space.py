@@ -5,14 +5,14 @@ The grid is complete and every point of it is finished. A search tries fewer poi
 score is no substitute for that of the grid, and tables say so.
 """
 
+import re
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from pathlib import Path
 from typing import Literal, Self, TypeVar, get_args
 
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
-from neobert.files import names_in
+from neobert.files import children
 from neobert.recipe import Point, Value
 from neobert.runs.records import read_once, read_sealed
 from neobert.runs.work import Part, Work, error_beside
@@ -112,13 +112,12 @@ def refuse_pruner(pruner: PrunerName, seeds: int) -> None:
 
 Read = TypeVar("Read")
 
-MOST_DIGITS = 12
-"""Digits of the number of a point; a longer name is that of no request."""
+REQUEST = re.compile(r"[0-9]{5,12}\.json")
 
 
 def request_file(search: Path, number: int) -> Path:
     """Return the file with the point that the search of a folder asked for as its `number`-th, from 0."""
-    return search / "asked" / _name(number)
+    return search / "asked" / f"{number:05d}.json"
 
 
 def read_requests(search: Path, total: int, read: Callable[[Path], Read]) -> dict[int, Read]:
@@ -131,8 +130,8 @@ def read_requests(search: Path, total: int, read: Callable[[Path], Read]) -> dic
 def request_files(search: Path, total: int) -> dict[int, Path]:
     """Return the files with the points that the search of a folder has asked for, by their numbers below `total`,
     which rise. A file may be damaged."""
-    folder = search / "asked"
-    files = {number: path for name in names_in(folder) for number, path in _request_in(folder, name)}
+    found = (path for path in children(search / "asked", "*.json") if REQUEST.fullmatch(path.name))
+    files = {int(path.stem): path for path in found}
     return {number: files[number] for number in sorted(files) if number < total}
 
 
@@ -147,15 +146,3 @@ def request_part(work: Work, search: Path, number: int, total: int) -> Part:
         error=error_beside(record),
         read=read_sealed,
     )
-
-
-def _name(number: int) -> str:
-    return f"{number:05d}.json"
-
-
-@lru_cache(maxsize=1 << 16)
-def _request_in(folder: Path, name: str) -> tuple[tuple[int, Path], ...]:
-    """Return number and path of a request if a file has the name of one; else nothing."""
-    stem = name.removesuffix(".json")
-    number = int(stem) if stem.isascii() and stem.isdecimal() and len(stem) < MOST_DIGITS else -1
-    return ((number, folder / name),) if name == _name(number) else ()

@@ -17,11 +17,8 @@ from neobert.command_line import guarded
 from neobert.errors import EXIT_DONE, EXIT_REQUEUE, EXIT_RUN_FAILED, DamagedFile, RunFailed
 from neobert.files import (
     TEMPORARY_MARK,
-    checksum_of,
-    checksummed,
     json_bytes,
     publish_folder,
-    read_json,
     replace_file,
     set_aside,
     temporary_sibling,
@@ -45,33 +42,9 @@ def take_snapshot(folder: Path) -> Path:
     Raises RunFailed if the code changes while it is copied.
     """
     final = folder / code_id(REPOSITORY)
-    if not is_unchanged(final):
+    if code_id(final) != final.name:
         _copy(final)
     return final
-
-
-def is_unchanged(snapshot: Path) -> bool:
-    """Return whether a snapshot is as it was taken: packages with the digest that it is named after, snapshot.json with
-    its checksum, the diff that this names, and nothing else, which jobs would import too (bytecode, a torch.py)."""
-    beside = {SNAPSHOT_FILE, PATCH}
-    entries = [path.relative_to(snapshot) for path in snapshot.rglob("*")]
-    files = {path for path in entries if (snapshot / path).is_symlink() or not (snapshot / path).is_dir()}
-    expected = {path.relative_to(snapshot) for path in _source_files(snapshot) if not path.is_symlink()}
-    if files != expected | {Path(name) for name in beside}:
-        return False
-    # Folders that cannot be listed count too: Python can import from them.
-    if any("__pycache__" in path.parts or path.parts[0] not in {*PACKAGES, *beside} for path in entries):
-        return False
-    try:
-        known = read_json(snapshot / SNAPSHOT_FILE)
-    except DamagedFile:
-        return False
-    return (
-        isinstance(known, dict)
-        and known.get("checksum") == checksum_of(known)
-        and known.get("patch") == hashlib.sha256((snapshot / PATCH).read_bytes()).hexdigest()
-        and known.get("id") == snapshot.name == code_id(snapshot)
-    )
 
 
 def code_id(root: Path) -> str:
@@ -98,8 +71,7 @@ def _copy(final: Path) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, target)
     patch = git("diff", "HEAD", "--binary", "--no-ext-diff", "--no-textconv", "--no-color") or b""
-    known = {"id": final.name, **code_state(), "patch": hashlib.sha256(patch).hexdigest()}
-    replace_file(temporary / SNAPSHOT_FILE, json_bytes(checksummed(known)))
+    replace_file(temporary / SNAPSHOT_FILE, json_bytes({"id": final.name, **code_state()}))
     (temporary / PATCH).write_bytes(patch)
     if code_id(temporary) != final.name:
         shutil.rmtree(temporary)
@@ -126,7 +98,7 @@ def refuse_another_code(snapshot: Path) -> None:
             f"this job was submitted with the code in {snapshot} but imports {REPOSITORY}: an environment that puts "
             f"another copy first (a .pth file, PYTHONPATH, {sys.executable}'s own site) must not; nothing was run"
         )
-    if not is_unchanged(snapshot):
+    if code_id(snapshot) != snapshot.name:
         raise DamagedFile(
             f"the code in {snapshot} was changed since this job was submitted; nothing was run: give the command that "
             "submitted it again, which copies the code again"

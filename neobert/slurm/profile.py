@@ -6,7 +6,6 @@ override them for that kind. Without a file only time is requested, and SLURM's 
 
 import re
 import tomllib
-import unicodedata
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args
@@ -16,7 +15,6 @@ from pydantic import Field, PositiveFloat, PositiveInt, ValidationError
 from neobert.errors import MissingData, did_you_mean
 from neobert.recipe import EngineWord, Value
 from neobert.runs.work import JobKind
-from neobert.text_files import read_text
 
 JOB_KINDS: tuple[JobKind, ...] = get_args(JobKind)
 
@@ -102,9 +100,8 @@ def _read(path: Path) -> dict[str, Any]:
     if not path.is_file():
         known = sorted(file.stem for file in path.parent.glob("*.toml"))
         raise MissingData(f"there is no cluster profile {path}: {did_you_mean(path.stem, known)}")
-    content = read_text(path)
     try:
-        return tomllib.loads(content)
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except (ValueError, RecursionError) as error:  # of the syntax, or nested too deeply
         raise ValueError(f"{path} is no TOML: {error}") from error
 
@@ -124,27 +121,10 @@ def _resources(tree: Mapping[str, Any], place: str, kind: JobKind) -> Resources:
                 f"{place}: unknown {what} {key!r}: {did_you_mean(key, [*Resources.model_fields, *JOB_KINDS])}"
             )
     try:
-        resources = Resources.model_validate(tree)
+        return Resources.model_validate(tree)
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(map(str, first["loc"]))
         may_be_secret = key.startswith(("setup", "sbatch"))
         shown = key if may_be_secret else f"{key} = {first['input']!r}"
         raise ValueError(f"{place} [{kind}]: {shown}: {first['msg']}") from error
-    for key, value in resources:
-        for text in [value] if isinstance(value, str) else value if isinstance(value, tuple) else ():
-            _refuse_letters(f"{place} [{kind}]: {key}", text, "" if key == "setup" else "\\")
-    return resources
-
-
-def _refuse_letters(where: str, text: str, refused: str) -> None:
-    """Refuse control characters and those in `refused`.
-
-    A line break would begin another line of the batch script, and sbatch removes backslashes, even quoted ones.
-    """
-    wrong = [letter for letter in text if letter in refused or unicodedata.category(letter) in ("Cc", "Zl", "Zp")]
-    if wrong:
-        raise ValueError(
-            f"{where} has {wrong[0]!r} in it: values are single lines without control characters and, but for setup, "
-            "backslashes"
-        )

@@ -32,8 +32,6 @@ REGISTRATION_SECONDS = 60.0
 """How long to wait for nodes to register with a controller that has just started."""
 DEFAULT_LARGEST_ARRAY = 1001
 SETUP = "setup.sh"
-BARE_ANSWER = re.compile(r"^\s*([0-9]+)(?:;\S+)?\s*$", re.MULTILINE)
-"""A line with a number alone, with or without a cluster, as by --parsable."""
 MOST_TIMEOUTS = 3
 """How often submitit would requeue a job itself. Payloads requeue theirs."""
 OVERRIDING = (
@@ -214,28 +212,24 @@ def submit(job: Job, runs: Path, snapshot: Path, logs: Path, after: Sequence[str
 def _submit(executor: Any, payload: Payload, job: Job, logs: Path) -> str:
     """Call sbatch until SLURM has the job or refuses it, and see that the job has its payload. Returns the job's id."""
     utils = _submitit().core.utils
-    reason, read, number, is_accepted = "", None, None, False
+    reason = ""
     for attempt in range(CONTROLLER_RETRIES):
+        read, is_known = None, False
         if attempt:
             time.sleep(RETRY_SECONDS)
-            number = next(iter(_jobs_named(job.name)), None)  # submitted, but the answer was lost
-        if number is None and not is_accepted:
-            try:
-                read = _send(executor, payload, job.elements)
-                number = _job_made(job.name, read)
-            except utils.FailedJobError as error:
-                reason = _last_words(str(error)) or "sbatch failed and said nothing"
-            except utils.FailedSubmissionError as error:
-                is_accepted = True
-                answer = str(error).partition('"')[2].rpartition('"')[0].strip()
-                reason = f"sbatch did not say which job it made: {answer!r}"
-                bare = BARE_ANSWER.findall(answer)
-                number = _job_made(job.name, bare[0] if len(bare) == 1 else None)
+            is_known = bool(_jobs_named(job.name))  # submitted, but the answer was lost
+        try:
+            read = None if is_known else _send(executor, payload, job.elements)
+        except utils.FailedJobError as error:
+            reason = _last_words(str(error)) or "sbatch failed and said nothing"
+        except utils.FailedSubmissionError as error:
+            reason = f"sbatch did not say which job it made: {error}"
+        number = _job_made(job.name, read)
         if number is not None:
             if number != read:
                 _write_payload(payload, job, number, logs)
             return number
-        if not (_is_silence(reason) or _waits_for_nodes(reason)):
+        if not _is_silence(reason) and not _waits_for_nodes(reason):
             break
     raise _refusal(job, reason)
 
@@ -288,7 +282,7 @@ def _write_payload(payload: Payload, job: Job, number: str, logs: Path) -> None:
 
 
 def _is_silence(reason: str) -> bool:
-    return re.search(r"contact|socket|timed out|connect|said nothing|did not say", reason, re.IGNORECASE) is not None
+    return re.search(r"contact|socket|timed out|connect|said nothing", reason, re.IGNORECASE) is not None
 
 
 def _waits_for_nodes(reason: str) -> bool:

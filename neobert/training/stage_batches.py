@@ -107,8 +107,9 @@ class StageBatches:
     @cached_property
     def _few_sizes(self) -> PaddingBuckets:
         recipe, context = self.recipe, self.stage.context
-        document_tokens = self.documents.fitted_mean(context, recipe.data.long_documents)
-        return PaddingBuckets(self._most_rows, context, recipe.masking.highest_rate, document_tokens)
+        documents = self.documents.fitted(context, recipe.data.long_documents)
+        mean_tokens = float(documents.framed_lengths.mean())
+        return PaddingBuckets(self._most_rows, context, recipe.masking.highest_rate, mean_tokens)
 
     def _shares(self, step: PackedRows) -> list[list[PackedRows]]:
         """Split the rows of a step into each rank's micro-batches."""

@@ -108,7 +108,7 @@ def test_commands_list_and_plan_it(file: Path, tmp_path: Path, capsys: pytest.Ca
     assert mteb_suite.main(["--variant", "A1", "--zero-shot", *common]) == EXIT_DONE
     assert "A1" in capsys.readouterr().out
     wanted = ["--variant", "all", "--ladder", str(file), "--scale", "tiny", "--data-dir", str(tmp_path)]
-    assert prefetch.main([*wanted, "--check", "sizes"]) == EXIT_MISSING
+    assert prefetch.main([*wanted, "--check"]) == EXIT_MISSING
     assert f"--ladder {file}" in capsys.readouterr().out
 
 

@@ -156,7 +156,7 @@ def test_files_that_are_not_there_or_change_are_said_in_a_sentence(
     shutil.copytree(study, tmp_path, dirs_exist_ok=True)
     flags = ["--ladder", str(tmp_path / "tagging.py"), "--runs", str(tmp_path / "runs"), "--variant", "M0"]
     (before,) = studies(tmp_path, "upos")
-    train = tmp_path / "UD_English-EWT" / "en_ewt-ud-train.conllu"
+    train = tmp_path / "UD_English-EWT" / "train.jsonl"
     train.write_text(train.read_text().replace("ADJ", "NOUN"))
     assert glue_grid.main([*flags, "--task", "upos", "--dry-run", "--json"]) == EXIT_DONE
     planned = {entry["trial"] for entry in json.loads(capsys.readouterr().out)}

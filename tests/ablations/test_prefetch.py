@@ -100,7 +100,7 @@ def test_files_that_were_not_checked_are_hashed_and_not_fetched(hub: StandIn, tm
     path.write_text(json.dumps(checksummed(content)))
     with pytest.raises(MissingData, match="was not checked after its download"):
         DirectorySource(folder).task_origin("rte")
-    assert run(folder, "--check", "sizes") == 3
+    assert run(folder, "--check") == 3
     assert run(folder) == 0 and manifest(folder) == noted and len(hub.fetched) == FILES
 
 

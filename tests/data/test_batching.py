@@ -13,7 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from neobert.data import shards, streams
+from neobert.data import streams
 from neobert.data.batches import (
     Batch,
     ExactSizes,
@@ -26,7 +26,7 @@ from neobert.data.batches import (
 from neobert.data.packing import PackedRows, join_rows, pack_documents
 from neobert.data.shards import Documents, TokenizedCorpus, all_documents
 from neobert.data.streams import STREAMS, WINDOW_DOCUMENTS, PackingWord, StepIterator
-from neobert.recipe import LongDocuments, Masking, Subset
+from neobert.recipe import Masking, Subset
 from tests.support.small_corpora import IDS, corpus_of, realistic_lengths, small_documents, stage
 
 CONTEXT = 32
@@ -154,17 +154,6 @@ def test_a_packed_epoch_holds_each_document_once() -> None:
     # One window holds 40 epochs and 96 documents of the next.
     assert WINDOW_DOCUMENTS == 40 * 100 + 96
     assert set(counts.tolist()) == {40, 41} and (counts == 41).sum() == 96
-
-
-@pytest.mark.parametrize("long_documents", ["cut", "split"])
-def test_the_mean_of_fitted_documents_is_found_in_parts(
-    monkeypatch: pytest.MonkeyPatch, long_documents: LongDocuments
-) -> None:
-    """Exactly, because the sizes of compiled batches depend on it."""
-    documents = small_documents(100, 60).at_least(20)
-    expected = float(documents.fitted(CONTEXT, long_documents).framed_lengths.mean())
-    monkeypatch.setattr(shards, "MEAN_DOCUMENTS", 7)
-    assert documents.fitted_mean(CONTEXT, long_documents) == expected
 
 
 def test_packed_steps_are_samples_of_all_lengths() -> None:

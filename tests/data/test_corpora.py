@@ -12,7 +12,7 @@ from neobert.data.catalog import CORPORA, REFINEDWEB, TASK_SPLITS
 from neobert.data.manifest import Entry, Manifest, write_manifest
 from neobert.data.sources import UNRESOLVED, DirectorySource, HubSource, NoCorpus, SyntheticSource, open_source
 from neobert.data.tokenizers import train_wordpiece
-from neobert.errors import DamagedFile, MissingData, NewerFile
+from neobert.errors import DamagedFile, MissingData
 from neobert.files import sha256_of
 from tests.support.small_corpora import texts, write_table
 
@@ -82,7 +82,7 @@ def test_what_prefetch_has_not_completed_is_missing_and_not_a_part_or_a_corpus_l
 
 def test_a_manifest_of_a_newer_version_is_not_read(folder: Path) -> None:
     (folder / "manifest.json").write_text(json.dumps({"schema": 2, "files": {}}))
-    with pytest.raises(NewerFile, match=r"manifest\.json has schema 2, and this version reads 1: update the code"):
+    with pytest.raises(DamagedFile, match=r"manifest\.json has schema 2, and this version reads 1: update the code"):
         DirectorySource(folder).corpus_origin("web")
 
 
@@ -92,11 +92,6 @@ def test_a_manifest_of_a_newer_version_is_not_read(folder: Path) -> None:
         ({"files": {"corpora/web/a": {"repository": "a/b", "revision": "c", "bytes": -3}}}, r"a\.bytes: .* equal to 0"),
         ([], ""),
         ({"files": {"a": []}}, ""),
-        ({"files": {"corpora/web/\n": {"repository": "a/b", "revision": "c", "bytes": 3}}}, r"names 'corpora/web/\\n'"),
-        (
-            {"files": {"a": {"repository": "a/b", "revision": "c", "bytes": 3, "file": "b\x1b"}}},
-            r"names 'a' \('b\\x1b'\)",
-        ),
     ],
 )
 def test_a_manifest_with_wrong_values_is_refused_in_one_sentence(folder: Path, content: object, said: str) -> None:

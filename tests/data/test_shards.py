@@ -358,16 +358,6 @@ def test_views_count_the_specials() -> None:
         documents.truncated(2)
 
 
-def test_the_library_uses_its_threads_while_a_corpus_is_made_and_not_after(
-    tmp_path: Path, tokenizer: TextTokenizer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    name, original, seen = "TOKENIZERS_PARALLELISM", TextTokenizer.encode, set[str | None]()
-    monkeypatch.setenv(name, "false")
-    monkeypatch.setattr(TextTokenizer, "encode", lambda *given: seen.add(os.environ.get(name)) or original(*given))
-    made(tmp_path / "c", tokenizer)
-    assert seen == {"true"} and os.environ[name] == "false"
-
-
 def test_a_record_that_names_other_files_than_the_shard_is_not_trusted(
     tmp_path: Path, tokenizer: TextTokenizer
 ) -> None:

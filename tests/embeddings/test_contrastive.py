@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Sequence
 from operator import attrgetter
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -30,7 +29,6 @@ from neobert.embeddings.pairs import (
     probabilities,
     split_heldout,
 )
-from neobert.files import clear_temporaries, temporary_sibling
 from neobert.model.build import build_encoder, initialize
 from neobert.training.distributed import Process
 from neobert.training.engine import Engine
@@ -263,11 +261,3 @@ def test_impossible_protocols_are_refused() -> None:
         tiny_protocol(texts_per_step=3)
     with pytest.raises(ValueError, match="needs data sets, each once"):
         tiny_contrastive("abc", ()).model_validate({**tiny_contrastive("abc").model_dump(), "sets": ()})
-
-
-def test_what_another_writer_is_writing_beside_a_data_set_stays(tmp_path: Path) -> None:
-    own, others = (temporary_sibling(tmp_path / name) for name in ("0123", "4567"))
-    own.mkdir()
-    others.mkdir()
-    clear_temporaries(tmp_path, "0123")
-    assert not own.exists() and others.exists()

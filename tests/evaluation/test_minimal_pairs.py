@@ -88,10 +88,9 @@ def test_missing_short_and_damaged_files_are_named(data: Path, tmp_path: Path) -
     assert len(source.minimal_pairs(2)) == 2 * len(PARADIGMS)
     with pytest.raises(DamagedFile, match=r"\.jsonl has 3 pairs, and the first 4 are asked"):
         source.minimal_pairs(4)
-    for damage in ("{", '{"sentence_good": "a"}', '{"sentence_good": 1, "sentence_bad": "a"}'):
-        path.write_text(damage)
-        with pytest.raises(DamagedFile, match=r"passive_1\.jsonl is no file of BLiMP"):
-            source.minimal_pairs(1)
+    path.write_text("{")
+    with pytest.raises(DamagedFile, match=r"passive_1\.jsonl is not readable as jsonl"):
+        source.minimal_pairs(1)
     path.unlink()
     with pytest.raises(MissingData, match=r"lacks 1 of the 67 files of BLiMP \(passive_1\.jsonl\)"):
         evaluations(str(tmp_path))

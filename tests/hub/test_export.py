@@ -1,7 +1,6 @@
 """`python -m neobert.export`: whole folders that compute what the run computes, or none."""
 
 import json
-import os
 import re
 from pathlib import Path
 
@@ -16,7 +15,6 @@ from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_OFF, EXIT_REFUSED
 from neobert.export import checkpoint
 from neobert.export.__main__ import main
 from neobert.export.remote_code import remote_modules
-from neobert.runs.records import sealed
 from tests.support.exported_runs import export_start, m0_folder, write_checkpoints
 from tests.support.tiny_runs import STEPS, finish, tiny_model, tiny_run, write_tiny_run
 
@@ -34,11 +32,7 @@ def trained(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def exported(trained: Path, tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("exports") / "hf"
-    before = os.umask(0o002)
-    try:
-        assert main([str(trained), "--to", "hf", "--out", str(out)]) == EXIT_DONE
-    finally:
-        os.umask(before)
+    assert main([str(trained), "--to", "hf", "--out", str(out)]) == EXIT_DONE
     return out
 
 
@@ -48,11 +42,6 @@ def test_the_folder_holds_what_transformers_needs_and_nothing_else(exported: Pat
     names = {path.name for path in exported.iterdir()} - code
     assert names == {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "README.md"}
     assert [path.name for path in exported.parent.iterdir()] == ["hf"]
-
-
-def test_a_group_may_read_and_change_the_folder_as_the_umask_says(exported: Path) -> None:
-    assert exported.stat().st_mode & 0o777 == 0o775
-    assert {path.stat().st_mode & 0o777 for path in exported.iterdir()} == {0o664}
 
 
 def test_it_reloads_through_the_auto_classes_to_the_runs_weights(trained: Path, exported: Path) -> None:
@@ -79,14 +68,6 @@ def test_every_milestone_is_exported_with_its_own_weights(trained: Path, tmp_pat
     assert "None are recorded for this step, a checkpoint on the way" in (out / "README.md").read_text()
 
 
-def test_the_answer_is_json_alone_whatever_libraries_print(trained: Path, tmp_path: Path, monkeypatch, capsys) -> None:
-    original = checkpoint.configuration_of
-    monkeypatch.setattr(checkpoint, "configuration_of", lambda *given: print("chatter") or original(*given))
-    assert main([str(trained), "--to", "hf", "--no-remote-code", "--out", str(tmp_path / "out")]) == EXIT_DONE
-    said = capsys.readouterr()
-    assert json.loads(said.out)["step"] == STEPS and "chatter" in said.err
-
-
 def test_the_card_says_what_the_model_is(trained: Path, exported: Path) -> None:
     card = (exported / "README.md").read_text()
     record = json.loads((trained / "done.json").read_text())
@@ -95,21 +76,11 @@ def test_the_card_says_what_the_model_is(trained: Path, exported: Path) -> None:
     assert "synthetic" in metadata.tags and "\n\n**A check of the pipeline, not for use:**" in card
     for corpus, loss in record["scores"]["heldout_loss"].items():
         assert f"| held-out loss on {corpus}, nats per masked token | {loss:.4f} |" in card
-    assert "## Changes against P\n" in card and "| model.layers | 1 → 2 |" in card
     assert f"step {STEPS}" in card and "| token slots read | 6.144k |" in card
     for section in ("Use", "Model", "Scores", "Recipe", "Limits", "Parity", "Licence", "Citation"):
         assert f"\n\n## {section}\n\n" in card and "{" not in card.split("## Recipe")[0]
     recipe = json.loads(re.search(r"## Recipe\n\n```json\n(.*?)```", card, re.DOTALL).group(1))
     assert recipe["model"]["width"] == 16 and recipe["masking"]["rate"] == 0.2
-
-
-def test_labels_cannot_smuggle_markup_into_the_card(tmp_path: Path) -> None:
-    folder = m0_folder(tmp_path)
-    content = json.loads((folder / "run.json").read_text())
-    content["labels"] = {"variants": ["<script>x</script>\n---\nevil: 1"], "scale": "a|b"}
-    (folder / "run.json").write_bytes(sealed(content))
-    card = (export_start(folder, tmp_path / "out", "hf") / "README.md").read_text()
-    assert "<" not in card.split("## Use")[0] and "\nevil" not in card and "| scale | ab |" in card
 
 
 def test_local_blocks_are_exported_with_their_window(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import torch
 from transformers import AutoModel, AutoTokenizer
 
 from ablations.recipe_runs import evaluation_after
-from neobert.data.mteb_tasks import OFFICIAL_TASKS, Wording
+from neobert.data.mteb_tasks import OFFICIAL_TASKS
 from neobert.embeddings.encoders import NamedEncoder
 from neobert.embeddings.evaluation import measure_task
 from neobert.errors import EXIT_DONE, EXIT_OFF, EXIT_REFUSED
@@ -35,7 +35,6 @@ from tests.support.tiny_runs import claimed
 
 CPU = torch.device("cpu")
 SETS = ("paraphrases", "answers")
-WORDINGS: tuple[Wording, ...] = ("paper", "mteb")
 ASKED = ["the cat sleeps", "", "a dog and a cat " * 20, "x"]
 
 
@@ -158,21 +157,13 @@ def test_mteb_gives_an_exported_folder_the_score_that_the_harness_gave_the_run(
     assert abs(found.task_results[0].get_score() - ours) <= 1e-6
 
 
-def test_the_56_tasks_are_told_in_the_wording_that_is_asked_for(
-    own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_56_tasks_are_told_in_the_papers_words(own: Path) -> None:
     run = read_run_file(own).specification(ContrastiveRun)
-    paper, mteb = (instructions_of(run, tuple(OFFICIAL_TASKS.values()), wording) for wording in WORDINGS)
-    assert paper["BIOSSES"] == "Retrieve semantically similar text from the biomedical field."
-    assert mteb["BIOSSES"] == "Retrieve semantically similar text."
-    assert paper["CQADupstackTexRetrieval-query"] != mteb["CQADupstackTexRetrieval-query"]
-    for told in (paper, mteb):
-        assert told["QuoraRetrieval-query"] and told["QuoraRetrieval-document"] == "" and "QuoraRetrieval" not in told
-        assert told["paraphrases"] == "the same" and "CQADupstackRetrieval-query" not in told
-    start = own.parent.parent / "pretraining" / run.weights
-    out = ["--to", "hf", "--out", str(tmp_path / "out"), "--instructions", "mteb"]
-    assert main([str(start), *out]) == EXIT_REFUSED
-    assert "--instructions is for contrastive runs" in capsys.readouterr().err
+    told = instructions_of(run, tuple(OFFICIAL_TASKS.values()))
+    assert told["BIOSSES"] == "Retrieve semantically similar text from the biomedical field."
+    assert told["QuoraRetrieval-query"] and told["QuoraRetrieval-document"] == "" and "QuoraRetrieval" not in told
+    assert told["CQADupstackTexRetrieval-query"] and "CQADupstackRetrieval-query" not in told
+    assert told["paraphrases"] == "the same"
 
 
 def test_an_encoder_with_code_of_its_own_is_refused_at_once(

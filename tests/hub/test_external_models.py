@@ -185,6 +185,10 @@ def without_a_tensor(folder: Path) -> None:
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
 
 
+def pickled(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+
+
 def untouched(folder: Path) -> None:
     """Nothing is wrong with the files."""
 
@@ -194,6 +198,7 @@ def untouched(folder: Path) -> None:
     [
         (world.bert, without("config.json"), 3, "has no config.json"),
         (world.bert, without("model.safetensors"), 3, "has no model.safetensors"),
+        (world.bert, pickled, 2, "pytorch_model.bin, a pickle, which runs code when read, and is refused: save the"),
         (world.bert, without("tokenizer.json"), 3, "has no tokenizer"),
         (world.bert, torn, 2, "transformers cannot load"),
         (world.bert, without_a_tensor, 2, "lacks tensors encoder.layer.1.output.dense.bias"),

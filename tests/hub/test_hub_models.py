@@ -1,6 +1,5 @@
 """The transformers classes: equal to the flat engine, and everything that a user of BERT-base expects of them."""
 
-import weakref
 from typing import Any
 
 import pytest
@@ -15,12 +14,9 @@ from neobert.hub import (
     AUTO_CLASSES,
     NeoBERTConfig,
     NeoBERTForMaskedLM,
-    NeoBERTForQuestionAnswering,
     NeoBERTForSequenceClassification,
     NeoBERTForTokenClassification,
-    attention,
 )
-from neobert.hub.attention import eager_attention
 from neobert.model.heads import MaskedLanguageModel
 from tests.support.small_models import (
     CONTEXT,
@@ -135,22 +131,6 @@ def test_hidden_states_and_attentions_are_one_a_layer(form: str) -> None:
         masked_lm(form, "sdpa")[0](TOKEN_IDS, output_attentions=True)
 
 
-def test_eager_attention_keeps_no_weights_that_nobody_asked_for(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    model, _ = masked_lm(form, "eager")
-    made: list[weakref.ref[Tensor]] = []
-
-    def watched(*inputs: Any, **options: Any) -> tuple[Tensor, Tensor]:
-        assert all(weights() is None for weights in made)
-        attended, weights = eager_attention(*inputs, **options)
-        made.append(weakref.ref(weights))
-        return attended, weights
-
-    monkeypatch.setattr(attention, "eager_attention", watched)
-    with torch.no_grad():
-        model(TOKEN_IDS, MASK)
-    assert len(made) == 3
-
-
 def test_what_berts_tokenizers_and_users_pass_is_understood(form: str) -> None:
     """Token types change nothing; embeddings in place of ids, explicit positions and no mask give equal logits."""
     model, _ = masked_lm(form)
@@ -173,10 +153,6 @@ def test_what_berts_tokenizers_and_users_pass_is_understood(form: str) -> None:
         model(attention_mask=MASK)
 
 
-BORDERS = {"cu_seq_lens_q": [0, 9, 24], "cu_seq_lens_k": [0, 9, 24]}
-STARTS_ELSEWHERE = r"borders \[0, 9, 24\], but position_ids start again at \[0"
-
-
 @pytest.mark.parametrize(
     ("given", "said"),
     [
@@ -184,8 +160,6 @@ STARTS_ELSEWHERE = r"borders \[0, 9, 24\], but position_ids start again at \[0"
         ({"cu_seqlens": [0, 30, 24]}, "do not rise"),
         ({"cu_seqlens": [0, 24], "attention_mask": [[1] * 24]}, "without attention_mask"),
         ({"cu_seqlens": [0, 24], "position_ids": [list(range(24))]}, "without attention_mask"),
-        ({**BORDERS, "position_ids": [[*range(24)]]}, STARTS_ELSEWHERE),
-        ({**BORDERS, "position_ids": [[*range(10), *range(14)]]}, STARTS_ELSEWHERE),
     ],
 )
 def test_borders_that_fit_no_row_are_refused(given: dict[str, list], said: str) -> None:
@@ -210,12 +184,6 @@ def test_documents_of_one_row_do_not_see_each_other(form: str, implementation: s
         asked = batch["labels"][0] != -100
         expected = functional.cross_entropy(alone[asked], batch["labels"][0, asked])
         torch.testing.assert_close(outputs.loss, expected, **CLOSE)
-        if flags:
-            without = DataCollatorWithFlattening(return_tensors="pt", return_position_ids=False, **flags)
-            with pytest.raises(ValueError, match=r"let documents see each other: pass position_ids that start again"):
-                model(**without(rows))
-            with pytest.raises(ValueError, match=r"would let documents see each other"):
-                model(**batch, attention_mask=torch.ones_like(batch["input_ids"]))
     row, places = batch["input_ids"], batch["position_ids"]
     borders = {"cu_seqlens": torch.tensor([0, *lengths]).cumsum(0).int(), "max_seqlen": max(lengths)}
     torch.testing.assert_close(model(row, **borders).logits[0], alone, **CLOSE)
@@ -277,20 +245,6 @@ def test_a_classifier_reads_the_same_with_padding_on_either_side(form: str, pool
     torch.testing.assert_close(right, alone, **CLOSE)
 
 
-@pytest.mark.parametrize("pooling", ["cls", "mean"])
-def test_a_classifier_refuses_documents_that_share_a_row(pooling: str) -> None:
-    """It would give the first one's label, or that of their mean, to all."""
-    model = NeoBERTForSequenceClassification(configuration(classifier_pooling=pooling)).eval()
-    row, places = random_document(14)[None], torch.cat([torch.arange(9), torch.arange(5)])[None]
-    for given in ({"position_ids": places}, {"cu_seqlens": torch.tensor([0, 9, 14])}):
-        with pytest.raises(ValueError, match="this row holds several documents"):
-            model(row, **given)
-    alone = model(row).logits
-    for given in ({"position_ids": torch.arange(14)[None]}, {"cu_seqlens": torch.tensor([0, 14])}):
-        torch.testing.assert_close(model(row, **given).logits, alone, **CLOSE)
-    model(row, torch.ones_like(row), position_ids=places)  # with a mask, places start again within one document
-
-
 # Losses
 
 
@@ -309,22 +263,6 @@ def test_labels_give_torchs_losses(form: str) -> None:
     tags = torch.where(MASK.bool(), TOKEN_IDS % 3, -100)
     tokens = NeoBERTForTokenClassification(config).eval()(TOKEN_IDS, MASK, labels=tags)
     torch.testing.assert_close(tokens.loss, functional.cross_entropy(tokens.logits.flatten(0, 1), tags.flatten()))
-    answers = NeoBERTForQuestionAnswering(configuration(form)).eval()(
-        TOKEN_IDS, MASK, start_positions=classes, end_positions=classes
-    )
-    apart = [functional.cross_entropy(logits, classes) for logits in (answers.start_logits, answers.end_logits)]
-    torch.testing.assert_close(answers.loss, sum(apart) / 2)
-
-
-def test_labels_of_several_classes_at_once_give_binary_cross_entropy() -> None:
-    """Declared as the problem type, or known from labels that are no whole numbers."""
-    labels = torch.tensor([[1.0, 0, 1], [0, 0, 1], [1, 1, 1]])
-    for problem in ("multi_label_classification", None):
-        model = NeoBERTForSequenceClassification(configuration(num_labels=3, problem_type=problem)).eval()
-        outputs = model(TOKEN_IDS, MASK, labels=labels)
-        expected = functional.binary_cross_entropy_with_logits(outputs.logits, labels)
-        torch.testing.assert_close(outputs.loss, expected)
-        assert model.config.problem_type == "multi_label_classification"
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -378,14 +316,6 @@ def test_the_vocabulary_grows(form: str, tmp_path) -> None:
     model.save_pretrained(tmp_path)
     again = NeoBERTForMaskedLM.from_pretrained(tmp_path)
     assert torch.equal(again(TOKEN_IDS).logits, model(TOKEN_IDS).logits)
-
-
-@pytest.mark.parametrize("head", [NeoBERTForSequenceClassification, NeoBERTForQuestionAnswering])
-def test_new_tokens_of_a_model_with_a_head_start_as_the_others_did(form: str, head: type) -> None:
-    model = head(configuration(form))
-    model.resize_token_embeddings(500, mean_resizing=False)
-    new = model.get_input_embeddings().weight.detach()[50:]
-    assert 0.29 < float(new.abs().max()) <= 0.3, "uniform in ±embedding_init_range"
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -490,10 +420,3 @@ def test_exported_it_takes_other_shapes(form: str) -> None:
     for size in ((3, CONTEXT), (2, 9)):
         given = {"input_ids": TOKEN_IDS[: size[0], : size[1]], "attention_mask": MASK[: size[0], : size[1]]}
         torch.testing.assert_close(program(**given).logits, model(**given).logits, **CLOSE)
-
-
-@pytest.mark.parametrize("names", [{0: "no", 2: "yes"}, {1: "no", 2: "yes"}])
-def test_labels_with_other_numbers_than_the_outputs_of_a_head_are_refused(names: dict[int, str]) -> None:
-    with pytest.raises(ValueError, match=r"id2label with the ids \[\d, 2\]: number them from 0"):
-        NeoBERTConfig(id2label=names)
-    assert NeoBERTConfig(id2label={0: "no", 1: "yes"}).num_labels == 2

@@ -3,9 +3,7 @@
 import json
 import re
 import shutil
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +21,6 @@ MODULES = [
     {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
     {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
 ]
-ELSEWHERE = [MODULES[0], {**MODULES[1], "path": "pooling"}]
 DECOYS = {
     "adapter_config.json": b'{"base_model_name_or_path": "elsewhere", "peft_type": "LORA"}',
     "adapter_model.safetensors": b"no tensors",
@@ -53,12 +50,11 @@ def sharded(folder: Path, names: list[str]) -> Path:
     return folder
 
 
-def sentence_folder(folder: Path, modules: Sequence[Mapping[str, Any]] = MODULES) -> Path:
+def sentence_folder(folder: Path) -> Path:
     world.save(world.seeded(world.bert), folder, token_types=True)
-    (folder / "modules.json").write_text(json.dumps(modules))
-    pooling = folder / modules[1]["path"]
-    pooling.mkdir()
-    (pooling / "config.json").write_text('{"pooling_mode": "cls"}')
+    (folder / "modules.json").write_text(json.dumps(MODULES))
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling" / "config.json").write_text('{"pooling_mode": "cls"}')
     (folder / "sentence_bert_config.json").write_text('{"max_seq_length": 9, "do_lower_case": false}')
     (folder / "config_sentence_transformers.json").write_text('{"prompts": {"query": "the "}}')
     return folder
@@ -68,7 +64,6 @@ BUILD = {
     "one file": lambda folder: world.save(world.seeded(world.bert), folder),
     "shards": lambda folder: sharded(folder, ["model-00001-of-00002.safetensors", "sub/b.safetensors"]),
     "sentence-transformers": sentence_folder,
-    "modules in other folders": lambda folder: sentence_folder(folder, ELSEWHERE),
 }
 
 

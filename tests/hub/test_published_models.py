@@ -3,7 +3,6 @@
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -16,10 +15,8 @@ from neobert.hub.external import load_external
 from neobert.runs.layout import Layout
 from tests.support.external_models import bert, save, seeded, text_encoder
 from tests.support.published_layouts import (
-    nomic_configuration,
     nomic_hidden_states,
     nomic_weights,
-    save_deberta,
     save_nomic,
     save_remote,
 )
@@ -67,38 +64,6 @@ def test_nomicbert_reads_as_many_tokens_as_its_positions_are_unscaled(tmp_path: 
 def test_what_the_native_class_does_not_do_is_refused(tmp_path: Path, key: str, value: object) -> None:
     with pytest.raises(ValueError, match=f"nomic sets {key} to {value!r}"):
         load_external(save_nomic(tmp_path / "nomic", **{key: value}), "nomic")
-
-
-def test_a_configuration_that_lacks_a_size_is_refused(tmp_path: Path) -> None:
-    folder = save_nomic(tmp_path / "nomic")
-    content = {key: value for key, value in nomic_configuration().items() if key != "n_layer"}
-    (folder / "config.json").write_text(json.dumps(content))
-    with pytest.raises(ValueError, match=r"config\.json of nomic lacks n_layer"):
-        load_external(folder, "nomic")
-
-
-# DeBERTaV3
-
-
-def test_debertav3_is_read_once_it_is_saved_as_safetensors(tmp_path: Path) -> None:
-    """By the lines of docs/models.md; its tokenizer is a model of sentencepiece."""
-    sentencepiece = pytest.importorskip("sentencepiece", reason="sentencepiece is not installed")
-    folder = save_deberta(tmp_path / "deberta")
-    with pytest.raises(ValueError, match=r"pytorch_model\.bin, a pickle, .*: save the model as model\.safetensors"):
-        locate(str(folder))
-    AutoModel.from_pretrained(folder, use_safetensors=False).save_pretrained(folder)
-    layout = Layout(tmp_path / "runs")
-    model = resolve_model(layout, str(folder))
-    assert model.origin.keys() == {"config.json", "model.safetensors", "spm.model", "tokenizer_config.json"}
-    encoder, tokenizer = load_external(model.require_unchanged(), model.name)
-    published = torch.load(folder / "pytorch_model.bin", weights_only=True)
-    for key, tensor in encoder.encoder.state_dict().items():
-        assert torch.equal(tensor, published[f"deberta.{key}"])
-    pieces = sentencepiece.SentencePieceProcessor(model_file=str(folder / "spm.model"))
-    for text, (ids, _, _) in zip(TEXTS, tokenizer.frame_all([TEXTS], max_tokens=40), strict=True):
-        assert ids == [1, *pieces.encode(text), 2], "[CLS], the library's own pieces, [SEP]"
-    vectors = text_encoder(model, layout.root).encode(TEXTS)
-    assert np.isfinite(vectors).all() and np.array_equal(vectors[0], vectors[2]) and vectors[0].any()
 
 
 # Code in a folder

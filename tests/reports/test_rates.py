@@ -9,14 +9,23 @@ import pytest
 from ablations.loading import papers
 from ablations.rates import PILOT_SEEDS
 from neobert.files import json_bytes, replace_file
-from neobert.runs.collected import ARCHIVE, read_archive
+from neobert.runs.collected import RunFiles
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import SourceSpecification, write_run_file
 from reports.differences import LADDER, OWN_RATES, ComparedStep
 from reports.figures import rates
 from reports.frames import read_frames
 from reports.rows import Study, read_study
-from tests.reports.made_up_study import EXECUTION, MadeUpStudy, by_place, change_record, copy, facts_of, figures
+from tests.reports.made_up_study import (
+    EXECUTION,
+    MadeUpStudy,
+    by_place,
+    change_record,
+    contents,
+    copy,
+    facts_of,
+    figures,
+)
 
 SHIFTS = {"M1": 0.3, "M2": 0.0, "M4": 1.0}  # octaves from the shared rate to the best one
 
@@ -125,7 +134,7 @@ def test_failures_are_points_without_a_loss_and_survive_collecting(study: MadeUp
         assert sweep.best == "M4" and sweep.curve.failures == {4e-3: {1000: "RunFailed: step 7: the loss is nan"}}
         page = table.markdown if (table := rates.table(group)) else ""
         assert "the next rate, 4e-3, failed; a run failed at 4e-3" in page
-    assert not [name for name, content in read_archive(out / ARCHIVE, []) if b"/a/place" in content]
+    assert not [name for name, content in contents(RunFiles(out).root).items() if b"/a/place" in content]
     (path,) = study.root.glob("pretraining/*/error.json")
     path.write_text(json.dumps(["no", "failure"]))
     problems = read_frames(papers(), study.root).problems

@@ -1,6 +1,5 @@
 """Signals to a command reach its workers within a second, and no worker outlives its command, whatever ended that."""
 
-import errno
 import os
 import random
 import resource
@@ -15,7 +14,7 @@ import pytest
 
 from neobert.command_line import guarded
 from neobert.files import read_lines
-from neobert.processes import REPOSITORY, Terminated, allow_many_files, ended_by_signals, wait_for
+from neobert.processes import REPOSITORY, Terminated, allow_many_files, ended_by_signals
 from tests.support.tiny_runs import (
     beside,
     curve,
@@ -205,27 +204,6 @@ def test_a_child_whose_parent_is_killed_is_asked_and_then_killed(hearing: str) -
     assert words.splitlines() == (["saved after SIGTERM"] if hearing == "obedient" else [])
 
 
-def test_a_signal_ends_whatever_the_command_waits_for(tmp_path: Path) -> None:
-    """Before workers are started, too: in a subprocess, a sleep, a lock."""
-    code = f"""
-import subprocess, sys, threading
-from pathlib import Path
-from neobert.command_line import guarded
-waits = {{"client": lambda: subprocess.run(["sleep", "60"]), "lock": threading.Event().wait}}
-print("ready", flush=True)
-sys.exit(guarded("test", waits[sys.argv[1]], Path({str(tmp_path)!r})))
-"""
-    for wait in ("client", "lock"):
-        process = subprocess.Popen([sys.executable, "-c", code, wait], cwd=REPOSITORY, stdout=subprocess.PIPE)
-        assert process.stdout is not None
-        process.stdout.readline()
-        time.sleep(0.3)
-        begun = time.monotonic()
-        process.terminate()
-        assert process.wait(10) == 75 and time.monotonic() - begun < 1
-        process.communicate()
-
-
 def test_nohup_is_respected_and_handlers_are_given_back() -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
@@ -242,20 +220,6 @@ def test_nohup_is_respected_and_handlers_are_given_back() -> None:
     assert signal.getsignal(signal.SIGTERM) is own
 
 
-def test_progress_that_cannot_be_shown_is_said_while_the_work_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
-    with subprocess.Popen(["sleep", "60"]) as child:
-        said = []
-
-        def watch() -> None:
-            said.append(capsys.readouterr().err)
-            if len(said) == 3:
-                child.terminate()
-            raise OSError("Stale file handle")
-
-        assert wait_for([child], watch, 0.01) == [-signal.SIGTERM]
-    assert said[:3] == ["", "the progress cannot be shown: Stale file handle\n", ""]
-
-
 def test_a_process_may_open_as_many_files_as_the_system_allows() -> None:
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
@@ -264,27 +228,6 @@ def test_a_process_may_open_as_many_files_as_the_system_allows() -> None:
         assert resource.getrlimit(resource.RLIMIT_NOFILE) == (before[1], before[1])
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
-
-
-@pytest.mark.parametrize(
-    ("file", "code", "said"),
-    [
-        (None, 2, "runs/new: the folder cannot be made"),
-        ("runs", 2, "runs/new: the folder cannot be made"),
-        ("runs/new/claims/a", 2, "runs/new: the folder cannot be made"),
-        ("data/corpus.txt", 1, "data/corpus.txt: No such file or directory; nothing finished is lost"),
-    ],
-)
-def test_a_system_error_is_put_down_to_the_file_that_it_names(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], file: str | None, code: int, said: str
-) -> None:
-    """The folder of runs often does not exist yet, whichever file is missing."""
-
-    def fail() -> int:
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), file and str(tmp_path / file))
-
-    assert guarded("test", fail, tmp_path / "runs" / "new") == code
-    assert f"{tmp_path}/{said}" in capsys.readouterr().err
 
 
 def test_of_several_signals_the_first_counts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

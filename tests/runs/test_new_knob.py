@@ -70,30 +70,3 @@ def test_records_from_before_give_the_reports_that_they_gave(changed: Path, tmp_
     )
     assert len(after) > 10
     assert [name for name in before.keys() | after.keys() if before.get(name) != after.get(name)] == []
-
-
-def test_a_plan_does_not_take_the_new_field_for_a_difference(changed: Path, tmp_path: Path) -> None:
-    """A run of before differs from a planned one in what really differs."""
-    older = tmp_path / "runs"
-    run(REPOSITORY, "-c", WRITE_RUN_FILE, str(older), "M8")
-    said = json.loads(planned(changed, older, "--variant", "M8@deduplicated", "--stages", "pretrain"))
-    assert '"recipe.data.deduplicated": [false, true]' in json.dumps(said), said
-    assert json.dumps(said).count('"differs": {"recipe.data.deduplicated": [false, true]}') == 1
-
-
-WRITE_RUN_FILE = """
-import sys
-from pathlib import Path
-from ablations.loading import papers
-from ablations.plan import plan
-from ablations.scaling import execution_at
-from neobert.data.sources import open_source
-from neobert.executors.preparation import specify
-from neobert.runs.layout import Layout
-from neobert.runs.run_file import write_run_file
-
-layout, source = Layout(Path(sys.argv[1])), open_source("synthetic", synthetic_documents=16_000)
-(row,) = plan(papers(), [papers().variants[sys.argv[2]]], [0], "smoke", source, layout, ["pretraining"])
-for run in row.runs:
-    print(write_run_file(layout, run, specify("synthetic", 16_000), execution_at(papers(), "smoke"), {}))
-"""

@@ -1,19 +1,14 @@
-"""Commands end as they should where a standard stream is closed, or nobody reads it to the end."""
+"""Commands end as they should where nobody reads a standard stream to the end; messages go to stderr."""
 
+import logging
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from neobert.command_line import guarded, set_up_logging
 from neobert.processes import REPOSITORY
-from neobert.runs.layout import Layout
-from neobert.runs.records import read_record
-from tests.support.tiny_runs import beside, tiny_run, write_tiny_run
-
-RUN = tiny_run()
-CLOSED = (">&- 2>&- <&-", ">&-", "2>&-", "<&-")
-READERS = ("2>&1 | true", "| true", "| head -1")
 
 
 def shell(line: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -23,42 +18,35 @@ def shell(line: str, **variables: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=False)
 
 
-COMMANDS = (
-    "$python ablations/status.py --runs $runs",
-    "$python ablations/run.py --list --runs $runs",
-    "$python reports/collect.py --runs $runs --out $out",
-    "$python ablations/run.py --help",
+@pytest.mark.parametrize(
+    "line",
+    [
+        *(f"$python ablations/status.py --runs $runs {reader}" for reader in ("2>&1 | true", "| true", "| head -1")),
+        "$python ablations/run.py --list --runs $runs 2>&1 | true",
+        "$python ablations/run.py --help 2>&1 | true",
+    ],
 )
-
-
-def of_each(ways: tuple[str, ...]) -> list[tuple[str, str]]:
-    """The first command in every way, and each other one in the first way."""
-    return [*((COMMANDS[0], way) for way in ways), *((command, ways[0]) for command in COMMANDS[1:])]
-
-
-@pytest.mark.parametrize(("command", "closed"), of_each(CLOSED))
-def test_a_closed_stream_changes_no_exit_code(finished: Path, tmp_path: Path, command: str, closed: str) -> None:
-    ended = shell(f"{command} {closed}", runs=str(finished), out=str(tmp_path / "out"))
-    assert ended.returncode == 0 and "Traceback" not in ended.stderr, ended.stderr
-
-
-def test_a_worker_whose_streams_are_closed_writes_nothing_into_its_files(finished: Path, tmp_path: Path) -> None:
-    """Else the first files that it opens would take the numbers of the streams, and get what is printed."""
-    root = beside(tmp_path / "runs", finished)
-    write_tiny_run(root, RUN)
-    ended = shell(f"$python -m neobert.runs.worker --runs $runs {RUN.reference} {CLOSED[0]}", runs=str(root))
-    assert ended.returncode == 0, ended.stderr
-    assert read_record(Layout(root).pretraining(RUN.id) / "done.json")["state"] == "done"
-
-
-@pytest.mark.parametrize(("command", "reader"), of_each(READERS))
-def test_a_reader_that_leaves_early_gets_no_traceback(
-    finished: Path, tmp_path: Path, command: str, reader: str
-) -> None:
-    ended = shell(f"{command} {reader}", runs=str(finished), out=str(tmp_path / "out"))
+def test_a_reader_that_leaves_early_gets_no_traceback(finished: Path, line: str) -> None:
+    ended = shell(line, runs=str(finished))
     assert ended.returncode == 0 and "Traceback" not in ended.stderr and "ignored" not in ended.stderr, ended.stderr
 
 
 def test_a_refusal_that_nobody_reads_is_a_refusal() -> None:
     assert shell("$python ablations/run.py --variant M77 2>&1 | true").returncode == 2
-    assert shell("$python ablations/run.py --variant M77 >&- 2>&- <&-").returncode == 2
+
+
+def test_messages_go_to_stderr_and_name_the_rank_where_there_are_several(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    logger = logging.getLogger("neobert.somewhere")
+
+    def act() -> int:
+        logger.debug("detail")
+        logger.warning("100% of it")
+        return 0
+
+    assert guarded("x", act, tmp_path) == 0
+    set_up_logging(rank=3, ranks=8)
+    logger.info("progress")
+    set_up_logging()
+    assert capsys.readouterr() == ("", "100% of it\n[rank 3 of 8] progress\n")

@@ -97,20 +97,6 @@ def test_a_run_is_shown_under_one_id_whatever_is_killed(tmp_path: Path, finished
     assert again > 1 and steps >= set(range(1 if tracker == "tensorboard" else again, STEPS + 1))
 
 
-def test_the_variables_of_an_agent_name_no_run(tmp_path: Path, finished: Path) -> None:
-    """`wandb agent` sets them for the process that it starts, and that trains several runs."""
-    pytest.importorskip("wandb")
-    root, trained = beside(tmp_path / "runs", finished), [tiny_run(seed=0), tiny_run(seed=1)]
-    for each in trained:
-        write_tiny_run(root, each)
-    agents = {"WANDB_SWEEP_ID": "abc", "WANDB_RUN_ID": "s1", "WANDB_NAME": "theirs", "WANDB_RESUME": "must"}
-    variables = {tracking.VARIABLE: "wandb", **agents, "WANDB_RUN_GROUP": "theirs", "WANDB_PROJECT": "ours"}
-    codes, said = ends([worker(root, *(each.reference for each in trained), variables=variables)])
-    assert codes == [0] and "no more" not in said, said
-    for each in trained:
-        assert len({step for step, _ in in_wandb(root / "tracking" / "wandb", each.id)}) == STEPS
-
-
 def test_tensorboard_hides_repeated_steps(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator

@@ -19,7 +19,6 @@ from neobert.executors.training import last_checkpoint, merge_metrics
 from neobert.glue.encoding import EncodedTask, load_encoded, save_encoded
 from neobert.glue.tasks import task_named
 from neobert.processes import StopRequest
-from neobert.runs import claims
 from neobert.runs.claims import acquire, last_owner
 from neobert.runs.index import Index
 from neobert.runs.kinds import is_done, read_records, record_paths
@@ -31,7 +30,7 @@ from neobert.runs.worker import Worker, open_parts
 from neobert.tensors import load_tensors
 from neobert.training import checkpoints
 from tests.ablations.status_worlds import EXECUTION, declare, record_trial, study_of, submit
-from tests.support.hidden import WAYS, hidden, tree
+from tests.support.hidden import hidden, tree
 from tests.support.tiny_runs import SOURCE, starts, tiny_run, work
 
 CHECKPOINT_FILES = (checkpoints.WEIGHTS, checkpoints.OPTIMIZER, checkpoints.STATE, checkpoints.MANIFEST)
@@ -53,12 +52,11 @@ def unfinished(root: Path) -> Path:
     return root
 
 
-@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", CHECKPOINT_FILES)
-def test_a_checkpoint_that_cannot_be_read_is_neither_passed_over_nor_set_aside(root: Path, name: str, way: str) -> None:
+def test_a_checkpoint_that_cannot_be_read_is_neither_passed_over_nor_set_aside(root: Path, name: str) -> None:
     layout, run = Layout(root), tiny_run()
     folder = root / run.reference
-    with hidden(folder / LAST / name, way):
+    with hidden(folder / LAST / name):
         before = tree(root)
         with pytest.raises(OSError, match=name):
             checkpoints.newest(folder / "checkpoints")
@@ -85,21 +83,18 @@ def test_a_folder_that_cannot_be_listed_is_not_empty(root: Path, name: str) -> N
         merge_metrics(folder)
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_a_worker_that_cannot_read_goes_on_once_it_can(unfinished: Path, way: str) -> None:
-    """It fails with one sentence, trains nothing again from the start, and even a worker that leaves what failed before
-    takes the run up."""
-    layout, run = Layout(unfinished), tiny_run()
+def test_a_worker_that_cannot_read_goes_on_once_it_can(unfinished: Path) -> None:
+    """It fails with one sentence, and trains nothing again from the start."""
+    run = tiny_run()
     folder = unfinished / run.reference
     before = tree(folder)
     newest = checkpoints.folder_of(folder / "checkpoints", checkpoints.steps_on_disk(folder / "checkpoints")[-1])
-    with hidden(newest / checkpoints.WEIGHTS, way):
+    with hidden(newest / checkpoints.WEIGHTS):
         assert work(unfinished, run.reference) == EXIT_RUN_FAILED
     failure = files.read_json(folder / "error.json")
-    assert failure["may_pass"] and str(newest / checkpoints.WEIGHTS) in failure["error"]
+    assert str(newest / checkpoints.WEIGHTS) in failure["error"]
     assert {name: at for name, at in tree(folder).items() if name in before} == before
-    worker = Worker(layout, open_parts(layout, run.reference), StopRequest(), leave_failed=True)
-    assert worker.run() == 0
+    assert work(unfinished, run.reference) == 0
     attempt = max((folder / "attempts").iterdir())
     assert min(line["step"] for line in files.read_lines(attempt / "metrics.jsonl")) > 1
     assert not (folder / "error.json").exists()
@@ -113,12 +108,11 @@ def test_a_part_that_failed_by_itself_is_left(unfinished: Path) -> None:
     assert starts(unfinished) == [run.id]
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_a_record_that_cannot_be_read_is_not_published_again(root: Path, way: str) -> None:
+def test_a_record_that_cannot_be_read_is_not_published_again(root: Path) -> None:
     layout, run = Layout(root), tiny_run()
     path = root / run.reference / "done.json"
     content = read_record(path)
-    with hidden(path, way):
+    with hidden(path):
         before, of_run = tree(root), tree(root / run.reference)
         for look in (is_done, lambda layout, name: Index(layout).progress(run)):
             with pytest.raises(OSError, match=r"done\.json"):
@@ -135,13 +129,12 @@ def test_a_record_that_cannot_be_read_is_not_published_again(root: Path, way: st
         assert tree(root / run.reference) == of_run
 
 
-@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", ["run.json", "execution.json"])
-def test_a_run_file_that_cannot_be_read_is_not_written_again(root: Path, way: str, name: str) -> None:
+def test_a_run_file_that_cannot_be_read_is_not_written_again(root: Path, name: str) -> None:
     layout, run = Layout(root), tiny_run()
     changed = EXECUTION.model_copy(update={"micro_batch_tokens": 64})
     write_run_file(layout, run, SOURCE, changed, {})
-    with hidden(root / run.reference / name, way):
+    with hidden(root / run.reference / name):
         before = tree(root)
         with pytest.raises(OSError, match=name):
             write_run_file(layout, run, SOURCE, EXECUTION, {})
@@ -150,29 +143,27 @@ def test_a_run_file_that_cannot_be_read_is_not_written_again(root: Path, way: st
         assert tree(root) == before
 
 
-@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", ["manifest.json", "tokens-00000.bin", "documents-00000.npy"])
-def test_data_that_cannot_be_read_are_not_tokenised_again(root: Path, tmp_path: Path, way: str, name: str) -> None:
+def test_data_that_cannot_be_read_are_not_tokenised_again(root: Path, tmp_path: Path, name: str) -> None:
     folder = next(path for path in (root / "data").iterdir() if path.name not in ("tokenizers", "glue"))
     (folder / files.VERIFIED).unlink()
 
     def make(*_: Any) -> None:
         raise AssertionError("made again")
 
-    with hidden(folder / name, way), pytest.raises(OSError, match=name):
+    with hidden(folder / name), pytest.raises(OSError, match=name):
         prepare_once(tmp_path / "claims" / "data", "data", StopRequest(), lambda: open_shards(folder), make)
     assert open_shards(folder).tokens > 0
 
 
-@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", [TOKENIZER_FILE, DIGEST_FILE])
-def test_a_tokenizer_that_cannot_be_read_is_not_trained_again(root: Path, way: str, name: str) -> None:
+def test_a_tokenizer_that_cannot_be_read_is_not_trained_again(root: Path, name: str) -> None:
     (folder,) = (root / "data" / "tokenizers").iterdir()
 
     def train() -> Any:
         raise AssertionError("trained again")
 
-    with hidden(folder / name, way):
+    with hidden(folder / name):
         before = tree(folder)
         with pytest.raises(OSError, match=name):
             kept_tokenizer(folder, train)
@@ -180,13 +171,12 @@ def test_a_tokenizer_that_cannot_be_read_is_not_trained_again(root: Path, way: s
     assert kept_tokenizer(folder, train).vocabulary_size > 0
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_an_encoded_task_that_cannot_be_read_is_not_absent(tmp_path: Path, way: str) -> None:
+def test_an_encoded_task_that_cannot_be_read_is_not_absent(tmp_path: Path) -> None:
     path = tmp_path / "cola-0123456789ab.safetensors"
     save_encoded(path, EncodedTask(task_named("cola"), {}))
     reads: tuple[Callable[[Path], Any], ...] = (load_encoded, load_tensors)
     for read in reads:
-        with hidden(path, way), pytest.raises(OSError, match="cola") as told:
+        with hidden(path), pytest.raises(OSError, match="cola") as told:
             read(path)
         assert not isinstance(told.value, files.ABSENT), "safetensors itself calls them so"
 
@@ -218,27 +208,6 @@ def test_a_claim_that_cannot_be_read_is_held(tmp_path: Path) -> None:
             with pytest.raises(PermissionError):
                 acquire(folder)
     assert not (folder / "2").exists()
-
-
-def test_a_process_that_has_no_file_left_to_open_takes_nobody_for_dead(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = tmp_path / "claims" / "part"
-    assert acquire(folder) is not None
-    read = Path.read_text
-
-    def full(path: Path, *arguments: Any, **options: Any) -> str:
-        if path.name == "stat":
-            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(path))
-        return read(path, *arguments, **options)
-
-    monkeypatch.setattr(Path, "read_text", full)
-    with pytest.raises(OSError, match="Too many open files"):
-        acquire(folder)
-    monkeypatch.undo()
-    owner = last_owner(folder)
-    assert owner is not None and owner.is_live and owner.number == 1
-    assert claims._process_birth(2**22 + 1) is None
 
 
 def test_a_job_whose_announcement_cannot_be_read_is_not_foreign(tmp_path: Path) -> None:

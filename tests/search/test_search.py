@@ -15,10 +15,9 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, Floa
 from neobert.errors import RunFailed
 from neobert.executors import selection
 from neobert.executors.selection import best_of_grid, best_trial
-from neobert.files import read_json, read_lines
+from neobert.files import read_lines
 from neobert.identity import plain
 from neobert.recipe import Point
-from neobert.runs import records
 from neobert.runs.claims import ClaimLost, acquire
 from neobert.runs.index import Index
 from neobert.runs.layout import Layout
@@ -63,13 +62,6 @@ def test_every_sampler_tries_its_points_once_within_the_space_with_rates_of_thre
     assert len({point.learning_rate for point in points}) > 6
 
 
-def test_tpe_finds_better_points_than_it_begins_with(tmp_path: Path) -> None:
-    layout, search = Layout(tmp_path), search_by("tpe", 30)
-    assert work_through(layout, 0, search=search) == 0
-    scores = [score_at(point, 0) for point in study_of(0, search=search).asked(layout).values()]
-    assert sum(scores[-10:]) > sum(scores[:10])
-
-
 @pytest.mark.parametrize(("sampler", "pruner"), [("tpe", "median"), ("tpe", "hyperband"), ("grid", "median")])
 def test_a_pruned_trial_has_a_record_of_the_search_but_none_of_its_own(
     tmp_path: Path, sampler: str, pruner: str
@@ -86,47 +78,6 @@ def test_a_pruned_trial_has_a_record_of_the_search_but_none_of_its_own(
     best, score = best_trial(layout, study)
     assert score == max(score_at(each.point, 0) for each in trials if each.state == "done")
     assert best.id not in {each.trials[0].id for each in pruned}
-
-
-def test_a_new_worker_reads_only_records_that_have_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    layout, search = Layout(tmp_path), search_by("random", 6, seeds=(0, 1))
-    work_through(layout, 0, search=search)
-    parts = study_of(0, search=search).search_trials(layout)
-    outcomes = [part.outcome for each in parts for part in (each, *each.trials)]
-    monkeypatch.setattr(records, "MANY_FILES", 1)
-    read: list[Path] = []
-    monkeypatch.setattr(records, "read_json", lambda path: read.append(path) or read_json(path))
-
-    def read_by_a_new_worker() -> list[Path]:
-        read.clear()
-        monkeypatch.setattr(records, "_contents", {})
-        study = study_of(0, search=search)
-        study.read_ahead(layout)
-        assert [part.outcome for each in study.search_trials(layout) for part in (each, *each.trials)] == outcomes
-        return read
-
-    assert len(read_by_a_new_worker()) == 6 + 6 * 3, "requests and records"
-    assert read_by_a_new_worker() == []
-    torn = parts[2].trials[1]
-    whole = torn.record.read_bytes()
-    torn.record.write_bytes(whole.replace(b"1", b"2"))
-    outcomes[2 * 3 + 2] = None
-    assert read_by_a_new_worker() == [torn.record] and not parts[2].is_done
-    torn.record.write_bytes(whole)
-    outcomes[2 * 3 + 2] = torn.outcome
-    for summary in (tmp_path / parts[0].study.folder / "summaries").iterdir():
-        summary.write_bytes(summary.read_bytes()[:-9])
-    assert len(read_by_a_new_worker()) == 6 + 6 * 3
-
-
-def test_a_killed_search_is_resumed_by_the_next_worker(tmp_path: Path) -> None:
-    layout, search = Layout(tmp_path), search_by("random", 4, seeds=(5,))
-    (tmp_path / "kill-seed5").touch()
-    assert start_worker(layout, 0, 0.0, "journal", search=search).wait(timeout=60) == -signal.SIGKILL
-    assert len(study_of(0, search=search).asked(layout)) == 1
-    (tmp_path / "kill-seed5").unlink()
-    assert work_through(layout, 0, search=search) == 0
-    assert_search_is_right(layout, search)
 
 
 def test_a_trial_with_seeds_goes_on_at_the_seed_at_which_it_was_killed(tmp_path: Path) -> None:

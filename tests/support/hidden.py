@@ -1,4 +1,4 @@
-"""Files that are there and cannot be read: without permission, also for root, or links that lead in a circle."""
+"""Files that are there and cannot be read: without permission, also for root."""
 
 import ctypes
 import os
@@ -10,22 +10,11 @@ from pathlib import Path
 VERSION = 0x20080522
 OVERRIDES = (1 << 1) | (1 << 2)
 """CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH, by which root opens every file."""
-WAYS = ("no permission", "circle")
 
 
 @contextmanager
-def hidden(path: Path, way: str = "no permission") -> Iterator[None]:
+def hidden(path: Path) -> Iterator[None]:
     """Hide a file or folder from this thread, and give it back as it was."""
-    if way == "circle":
-        away = path.rename(path.with_name(f".{path.name}"))
-        path.symlink_to(path.name)
-        try:
-            yield
-        finally:
-            assert path.is_symlink(), f"{path} was renamed or replaced"
-            path.unlink()
-            away.rename(path)
-        return
     mode = path.stat().st_mode
     path.chmod(0)
     try:

@@ -1,5 +1,6 @@
-"""A treebank of made-up sentences in the files of UD English EWT."""
+"""A treebank of made-up sentences for examples/tagging.py."""
 
+import json
 import random
 from pathlib import Path
 
@@ -10,13 +11,8 @@ def treebank(folder: Path, sentences: int = 40) -> Path:
     """Made-up sentences in which a word always has the same tag."""
     folder.mkdir()
     for split, seed in (("train", 1), ("dev", 2)):
-        rng, lines = random.Random(seed), []
-        for _ in range(sentences):
-            chosen = rng.choices(list(WORDS), k=rng.randint(2, 6))
-            lines += [
-                "\t".join([str(number), word, word, WORDS[word], *["_"] * 6])
-                for number, word in enumerate(chosen, start=1)
-            ]
-            lines.append("")
-        (folder / f"en_ewt-ud-{split}.conllu").write_text("# newdoc\n" + "\n".join(lines))
+        rng = random.Random(seed)
+        chosen = [rng.choices(list(WORDS), k=rng.randint(2, 6)) for _ in range(sentences)]
+        rows = [{"form": words, "upos": [WORDS[word] for word in words]} for words in chosen]
+        (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return folder

@@ -9,9 +9,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn import functional as F
-from transformers import DebertaV2Config, DebertaV2Model
 
-from neobert.data.synthetic import task_examples
 from neobert.export.huggingface import transformers_tokenizer
 from tests.support import external_models as world
 
@@ -119,47 +117,6 @@ def _rotated(heads: Tensor) -> Tensor:
     first, second = heads.chunk(2, -1)
     cos, sin = angles.cos(), angles.sin()
     return torch.cat([first * cos - second * sin, second * cos + first * sin], -1)
-
-
-def save_deberta(folder: Path) -> Path:
-    """A DeBERTaV3 as it is published: a pickle under the names of a language model, and spm.model without
-    [MASK], trained on the synthetic world."""
-    import sentencepiece
-
-    folder.mkdir(parents=True, exist_ok=True)
-    examples = task_examples("rte", "train")
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter([*examples["sentence1"][:400], *examples["sentence2"][:400]]),
-        model_prefix=str(folder / "spm"),
-        vocab_size=150,
-        hard_vocab_limit=False,
-        add_dummy_prefix=True,
-        **dict(zip(("pad_id", "bos_id", "eos_id", "unk_id"), range(4), strict=True)),
-        **{"pad_piece": "[PAD]", "bos_piece": "[CLS]", "eos_piece": "[SEP]", "unk_piece": "[UNK]"},
-        minloglevel=2,
-    )
-    (folder / "spm.vocab").unlink()
-    pieces = sentencepiece.SentencePieceProcessor(model_file=str(folder / "spm.model")).get_piece_size()
-    configuration = DebertaV2Config(
-        **world.SHAPE,
-        vocab_size=pieces + 100,
-        max_position_embeddings=world.CONTEXT,
-        relative_attention=True,
-        position_buckets=16,
-        norm_rel_ebd="layer_norm",
-        share_att_key=True,
-        pos_att_type="p2c|c2p",
-        position_biased_input=False,
-        type_vocab_size=0,
-        pad_token_id=0,
-    )
-    torch.manual_seed(0)
-    model = DebertaV2Model(configuration)
-    configuration.save_pretrained(folder)
-    weights = {f"deberta.{name}": tensor for name, tensor in model.state_dict().items()}
-    torch.save({**weights, "lm_predictions.lm_head.bias": torch.zeros(3)}, folder / "pytorch_model.bin")
-    (folder / "tokenizer_config.json").write_text('{"do_lower_case": false, "vocab_type": "spm"}')
-    return folder
 
 
 def save_remote(folder: Path, *, repository: str = "") -> Path:
