@@ -59,14 +59,12 @@ def grid_rate(ladder: Ladder, variant: Variant, scale: Scale, factor: float, ste
 class Optimum:
     """The peak rate with the lowest loss of a variant.
 
-    `exact` is the rate and `loss` the value of the parabola there, in nats per token. `error_octaves` is the standard
-    error of the rate's logarithm to base 2, None if unknown. `fitted` are the rates that the parabola goes through. If
-    there are none, the optimum is the best rate that was tried, and `reason` says why.
+    `exact` is the rate and `loss` the value of the parabola there, in nats per token. `fitted` are the rates that the
+    parabola goes through. If there are none, the optimum is the best rate that was tried, and `reason` says why.
     """
 
     exact: float
     loss: float
-    error_octaves: float | None = None
     fitted: tuple[float, ...] = ()
     curvature: float = 0.0
     reason: str = ""
@@ -75,13 +73,6 @@ class Optimum:
     def rate(self) -> float:
         """The rate rounded to two digits, as in names of variants."""
         return rounded(self.exact)
-
-    @property
-    def interval(self) -> tuple[float, float] | None:
-        """The rate minus and plus one standard error."""
-        if self.error_octaves is None:
-            return None
-        return self.exact / 2**self.error_octaves, self.exact * 2**self.error_octaves
 
     def fitted_loss(self, rate: float) -> float:
         """Evaluate the parabola at a rate, in nats per token; `curvature` is its leading coefficient (nats/octave²)."""
@@ -127,8 +118,6 @@ class RateCurve:
         The vertex lies within half a step of the best rate. If the three best rates are all on one side of it, because
         the loss jumps at the next rate or the run failed there, the optimum is the best rate that was tried. Returns
         None if no rate has a loss, or if the best one is at the edge of the tried rates.
-
-        The error is that of the mean of the seeds' own vertices; with one seed there is none.
         """
         if not self.means:
             return None
@@ -158,13 +147,7 @@ class RateCurve:
         if square < ROUNDING * level:
             return Optimum(best, self.means[best], reason="its neighbours have the same loss")
         place = -linear / (2 * square)
-        error = None
-        if len(self.seeds) > 1:
-            squares, linears, _ = weights @ losses
-            if (squares > 0).all():
-                own = -linears / (2 * squares)
-                error = float(own.std(ddof=1) / math.sqrt(len(own)))
-        return Optimum(best * 2**place, level - square * place**2, error, fitted, square)
+        return Optimum(best * 2**place, level - square * place**2, fitted, square)
 
 
 def best_variant(ladder: Ladder, variant: Variant, optimum: Optimum, scale: Scale) -> Variant:

@@ -15,7 +15,7 @@ from pkgutil import resolve_name
 from typing import Any
 
 from benchmarks.measuring import OPERATIONS_RATIO, three_digits, write_result
-from neobert.command_line import count, guarded, parser_from
+from neobert.command_line import guarded, parser_from
 from neobert.files import read_json, replace_file
 from neobert.processes import gpu_variables
 from reports.tables import markdown_row
@@ -42,7 +42,6 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("name", nargs="?", choices=[*BENCHMARKS, "table"], help="default: all, then the table")
     parser.add_argument("--data", help="folder with glue, corpora and tokenizers, for glue (default: synthetic data)")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="of the results (default: benchmarks/results)")
-    parser.add_argument("--repetitions", type=count, help="of each side (default: that of the benchmark)")
     options = parser.parse_args(arguments)
     if options.name == "table":
         return write_table()

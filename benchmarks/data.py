@@ -17,7 +17,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 
-from benchmarks.measuring import Result, Timing, comparison, in_new_process, time_call, time_in_turns
+from benchmarks.measuring import Result, Timing, in_new_process, paired_ratio, time_call, time_in_turns
 from neobert.data.batches import collate, micro_batches
 from neobert.data.masking import counter_hash
 from neobert.data.packing import pack_documents
@@ -93,13 +93,11 @@ def measure(options: argparse.Namespace) -> Iterator[Result]:
             while written < MEGABYTES * 1e6:
                 written += file.write(" ".join(next(texts).split()) + "\n")
         ways = {name: partial(in_new_process, tokenize, name, folder) for name in (OURS, PEER)}
-        timings = {
-            name: [timing.returned for timing in found]
-            for name, found in time_in_turns(ways, options.repetitions or 5).items()
-        }
-    figures = comparison(OURS, PEER, timings) | {"megabytes": MEGABYTES}
+        timings = {name: [timing.returned for timing in found] for name, found in time_in_turns(ways, 5).items()}
+    ratio = paired_ratio(timings[OURS], timings[PEER])
     rows = {way: found[-1].returned for way, found in timings.items()}
-    yield Result("data_tokenize", figures["ratio"]["wall"], figures | {"rows": rows, "processes": available_cores()})
+    figures = {"ratio": ratio, "megabytes": MEGABYTES, "rows": rows, "processes": available_cores()}
+    yield Result("data_tokenize", ratio["wall"], figures)
 
 
 def tokenize(way: str, folder: Path) -> Timing[int]:

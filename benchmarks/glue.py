@@ -1,7 +1,6 @@
 """Speed of a small fine-tuning grid with this project's worker and with transformers' Trainer."""
 
 import argparse
-import math
 import os
 import shutil
 import subprocess
@@ -10,38 +9,35 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from unittest import mock
 
 import torch
 
 from ablations.api import TrainedVariant, train
 from ablations.launch.execute import Workspace
+from ablations.names import one_variant
 from ablations.recipe_runs import variant_studies
 from ablations.scaling import scaled_variant, vocabulary_of
-from benchmarks.measuring import Result, Timing, comparison, in_new_process, paired_ratio, summary, time_in_turns
+from benchmarks.measuring import Result, in_new_process, paired_ratio, time_in_turns
 from benchmarks.trainer_peer import train_points
 from neobert.export.huggingface import require_packages
 from neobert.export.publishing import export
 from neobert.kinds.glue import GlueStudy
 from neobert.processes import REPOSITORY, worker_environment
 from neobert.recipe import Point
-from neobert.runs.records import read_record
 from neobert.runs.run_file import write_run_file
 
-SPEED_LADDER, REPETITIONS = REPOSITORY / "benchmarks" / "speed.py", 3
+SPEED_LADDER, TURNS = REPOSITORY / "benchmarks" / "speed.py", 3
 OURS, THEIRS, TOGETHER = "one worker", "Trainer, one process a point", "Trainer, one process for all points"
 Grid = Mapping[str, tuple[GlueStudy, Point]]
-Trials = Mapping[str, Mapping[str, Any]]
-"""Steps, seconds and more of each point."""
 
 
 class GridSetting(NamedTuple):
-    """A grid on a variant that was pre-trained at a scale; `share` is that of its steps as in names, empty for all."""
+    """A grid on a variant that was pre-trained at a scale."""
 
     variant: str
     scale: str
-    share: str
     tasks: tuple[str, ...]
     batch_sizes: tuple[int, ...]
     learning_rate: float
@@ -54,8 +50,8 @@ class GridSetting(NamedTuple):
         return tuple(Point(batch_size=size, learning_rate=rate, weight_decay=1e-2) for size in self.batch_sizes)
 
 
-CPU_SETTING = GridSetting("M9", "smoke", "@steps0.004", ("cola", "mrpc"), (4, 8), 3e-4, train_examples=256, epochs=3)
-GPU_SETTING = GridSetting("M8", "initial", "", ("rte", "mrpc", "cola"), (16, 32), 1e-5, train_examples=None, epochs=1)
+CPU_SETTING = GridSetting("M9@steps0.004", "smoke", ("cola", "mrpc"), (4, 8), 3e-4, train_examples=256, epochs=3)
+GPU_SETTING = GridSetting("M8", "initial", ("rte", "mrpc", "cola"), (16, 32), 1e-5, train_examples=None, epochs=1)
 """Whole tasks at 28 × 768, with initial weights."""
 
 
@@ -68,7 +64,7 @@ def measure(options: argparse.Namespace) -> Iterator[Result]:
     setting = GPU_SETTING if on_gpu else CPU_SETTING
     with tempfile.TemporaryDirectory() as folder:
         place = {"data": options.data, "runs": Path(folder) / "runs", "workers": 1, "ladder": SPEED_LADDER}
-        trained = train(f"{setting.variant}{setting.share}", setting.scale, **place)
+        trained = train(setting.variant, setting.scale, **place)
         model = Path(folder) / "exported"
         export(trained.folder, "hf", model, None, with_code=False)
         studies = few_studies(trained, setting)
@@ -79,13 +75,10 @@ def measure(options: argparse.Namespace) -> Iterator[Result]:
             THEIRS: partial(train_by_trainer, trained.workspace, alone, model),
             TOGETHER: partial(train_by_trainer, trained.workspace, [grid], model),
         }
-        timings = time_in_turns(sides, options.repetitions or REPETITIONS)
-    for point, outcome in timings[THEIRS][0].returned.items():
-        losses = outcome["losses"]
-        learned = all(map(math.isfinite, losses)) if on_gpu else losses[-1] < losses[0]
-        assert learned, f"{point}: the training loss of Trainer did not go down: {losses}"
-    figures = figures_of(timings)
-    ratio = figures["ratio"]["wall" if on_gpu else "processor"]
+        timings = time_in_turns(sides, TURNS)
+    ratios = {side: paired_ratio(timings[OURS], timings[side]) for side in (THEIRS, TOGETHER)}
+    figures = {"ratios": ratios, "seconds": {side: [each.wall for each in found] for side, found in timings.items()}}
+    ratio = ratios[THEIRS]["wall" if on_gpu else "processor"]
     yield Result(f"glue_over_trainer{'_gpu' if on_gpu else ''}", ratio, figures)
 
 
@@ -93,28 +86,15 @@ def few_studies(trained: TrainedVariant, setting: GridSetting) -> list[GlueStudy
     """Return the study of each task with the points of the setting. All start from pre-training, as CoLA does in the
     ladder (other tasks start from MNLI)."""
     ladder, source = trained.workspace.ladder, trained.workspace.source
-    recipe, _ = scaled_variant(ladder, ladder.variants[setting.variant], setting.scale, vocabulary_of(source))
+    recipe, _ = scaled_variant(ladder, one_variant(ladder, setting.variant), setting.scale, vocabulary_of(source))
     planned = {study.task: study for study in variant_studies(ladder, recipe, trained.stages, 0, source)}
     cola, size = planned["cola"], {"train_examples": setting.train_examples, "epochs": setting.epochs}
     changes = {"protocol": cola.protocol.model_copy(update=size), "starts_from": cola.starts_from}
     return [planned[task].model_copy(update=changes | {"points": setting.points()}) for task in setting.tasks]
 
 
-def figures_of(timings: Mapping[str, Sequence[Timing[Trials]]]) -> dict[str, Any]:
-    """Return the ratios of speed over Trainer, and of each side the seconds of its trials and all others (start, data,
-    weights and records), by the clock."""
-    figures: dict[str, Any] = comparison(OURS, THEIRS, timings)
-    figures["ratio, one process for all points"] = paired_ratio(timings[OURS], timings[TOGETHER])
-    for side, found in timings.items():
-        trials = [sum(trial["seconds"] for trial in timing.returned.values()) for timing in found]
-        others = [timing.wall - seconds for timing, seconds in zip(found, trials, strict=True)]
-        figures[f"seconds of {side}"] = {"trials": summary(trials), "overhead": summary(others)}
-        figures[f"trials of {side}"] = found[0].returned
-    return figures
-
-
-def train_by_worker(workspace: Workspace, grid: Grid, variant: str) -> Trials:
-    """Train all points anew in one worker; return steps and seconds of each."""
+def train_by_worker(workspace: Workspace, grid: Grid, variant: str) -> None:
+    """Train all points anew in one worker."""
     layout, execution = workspace.layout, workspace.execution
     shutil.rmtree(layout.root / "glue", ignore_errors=True)
     studies = {study.task: study for study, _ in grid.values()}
@@ -123,16 +103,11 @@ def train_by_worker(workspace: Workspace, grid: Grid, variant: str) -> Trials:
     references = (f"glue/{task}/studies/{study.id}" for task, study in studies.items())
     command = [sys.executable, "-m", "neobert.runs.worker", "--runs", str(layout.root), *references]
     subprocess.run(command, check=True, env=worker_environment(execution.threads))
-    records = {name: read_record(study.trial(layout, point).record) for name, (study, point) in grid.items()}
-    own = {"threads": execution.threads}
-    return {name: {key: record[key] for key in ("steps", "seconds")} | own for name, record in records.items()}
 
 
-def train_by_trainer(workspace: Workspace, grids: Sequence[Grid], model: Path) -> Trials:
+def train_by_trainer(workspace: Workspace, grids: Sequence[Grid], model: Path) -> None:
     """Train each grid with Trainer in a process of its own, one after the other."""
-    found: dict[str, Any] = {}
-    threads = workspace.execution.threads
-    with mock.patch.dict(os.environ, worker_environment(threads) | {"TRANSFORMERS_VERBOSITY": "error"}):
+    environment = worker_environment(workspace.execution.threads) | {"TRANSFORMERS_VERBOSITY": "error"}
+    with mock.patch.dict(os.environ, environment):
         for grid in grids:
-            found |= in_new_process(train_points, str(model), workspace.specification, grid)
-    return found
+            in_new_process(train_points, str(model), workspace.specification, grid)

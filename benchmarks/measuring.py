@@ -94,24 +94,17 @@ def race(contenders: Mapping[str, Callable[[], Step]], *, rounds: int, steps: in
     on_gpu = torch.cuda.is_available()
     timings: dict[str, list[Timing[int]]] = {}
     for group in [{name: make} for name, make in contenders.items()] if on_gpu else [contenders]:
-        timings |= _race_together(group, rounds, steps)
+        with torch._dynamo.config.patch(recompile_limit=64):  # beyond 8 forms of a class, it would fall back to eager
+            bursts = {name: partial(burst, make()) for name, make in group.items()}
+            for run in bursts.values():
+                run(2)  # warms up
+            timings |= time_in_turns({name: partial(run, steps) for name, run in bursts.items()}, rounds)
         if on_gpu:
+            del bursts, run
             torch.compiler.reset()
             gc.collect()
             torch.cuda.empty_cache()
     return {name: [timing.per(timing.returned) for timing in own] for name, own in timings.items()}
-
-
-def _race_together(
-    contenders: Mapping[str, Callable[[], Step]], rounds: int, steps: int
-) -> dict[str, list[Timing[int]]]:
-    bursts = {}
-    with torch._dynamo.config.patch(recompile_limit=64):  # beyond 8 forms of a class, it would fall back to eager
-        for name, make in contenders.items():
-            step = make()
-            burst(step, 2)  # warms up
-            bursts[name] = partial(burst, step, steps)
-        return time_in_turns(bursts, rounds)
 
 
 def tokens_per_second(found: Race) -> dict[str, int]:
@@ -149,17 +142,6 @@ def lowest_ratio(found: Race, pairs: Pairs) -> tuple[Mapping[str, float], dict[s
     ratios = {f"{ours} / {theirs}": paired_ratio(found[ours], found[theirs]) for ours, theirs in best}
     figures = {"speed, ours / theirs": ratios, "real tokens per second": tokens_per_second(found)}
     return min((ratio["wall"] for ratio in ratios.values()), key=itemgetter("median")), figures
-
-
-def comparison(ours: str, theirs: str, timings: Mapping[str, Sequence[Timing[Any]]]) -> dict[str, Any]:
-    """Return the figures of two sides that did the same work: the ratio of their speeds, and all times of both."""
-    figures: dict[str, Any] = {"ratio": paired_ratio(timings[ours], timings[theirs])}
-    for name in (ours, theirs):
-        figures[name] = {
-            "wall_seconds": [round(timing.wall, 2) for timing in timings[name]],
-            "processor_seconds": [round(timing.processor, 2) for timing in timings[name]],
-        }
-    return figures
 
 
 class Result(NamedTuple):

@@ -7,24 +7,26 @@ One record a model and length goes to throughput/ in the folder of the results.
 
 import argparse
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from benchmarks.contenders import huggingface_shape, neobert_recipe
 from benchmarks.measuring import (
     OPERATIONS_RATIO,
-    Race,
     Result,
+    Step,
     count_operations,
     device_name,
     fastest,
     paired_ratio,
     race,
 )
+from benchmarks.pretraining import huggingface_shape, neobert_recipe
+from neobert.embeddings.encoders import DTYPES
 from neobert.execution import utc_now
 from neobert.files import replace_file
 from neobert.identity import identity, plain
@@ -33,7 +35,6 @@ from neobert.model.build import build_encoder, initialize
 from neobert.recipe import Precision
 from neobert.runs.layout import Layout
 from neobert.runs.records import ThroughputConfig, ThroughputScores, sealed, timed_provenance
-from neobert.training.accounting import DTYPES
 from neobert.training.distributed import set_up_device
 
 ROUNDS = 4
@@ -45,6 +46,11 @@ class Encoder(NamedTuple):
     name: str
     family: Literal["neobert", "bert", "roberta", "modernbert"]
     changes: Mapping[str, int]
+
+    @property
+    def positions(self) -> int:
+        """The longest sequence; BERT and RoBERTa have tables."""
+        return 512 if self.family in ("bert", "roberta") else 8192
 
     def build(self, attention: str) -> nn.Module:
         """Return the encoder with random weights and no head, in evaluation mode. ModernBERT keeps its local attention:
@@ -80,7 +86,6 @@ QUARTERS = (
     Encoder("RoBERTa-base (3 × 192)", "roberta", ROBERTA | huggingface_shape(3, 192, 3, 768)),
 )
 """A quarter of the depth and width."""
-BERT_POSITIONS = 512  # of BERT's and RoBERTa's tables
 
 
 class ThroughputSetting(NamedTuple):
@@ -93,6 +98,52 @@ class ThroughputSetting(NamedTuple):
     batch_tokens: tuple[int, ...]
     steps: int
     compared: int
+    device: torch.device = torch.device("cpu")
+    attention: str = "sdpa"
+
+    def forward(self, encoder: Encoder, tokens: int, rows: int) -> Step:
+        """Return a step: a forward pass over `rows` rows of random text without padding, to the hidden states."""
+        module = encoder.build(self.attention).to(self.device, DTYPES[self.precision])
+        token_ids = torch.randint(1000, 30_000, (rows, tokens)).to(self.device)
+        plan = whole_rows_plan(token_ids) if encoder.family == "neobert" else None
+
+        @torch.inference_mode()
+        def step() -> int:
+            module(token_ids, plan)
+            return token_ids.numel()
+
+        return step
+
+    def record(
+        self, encoder: Encoder, tokens: int, rows: int, speeds: Sequence[float], started_at: str
+    ) -> dict[str, Any]:
+        """Return a record of the tokens per second in each round: their median, standard deviation and provenance."""
+        device = device_name(self.device)
+        with torch.device("meta"):
+            module = encoder.build(self.attention)
+        config = ThroughputConfig(
+            model=encoder.name,
+            parameters=sum(parameter.numel() for parameter in module.parameters()),
+            sequence_tokens=tokens,
+            batch_size=rows,
+            precision=self.precision,
+            compiled=False,
+            steps=self.steps * len(speeds),
+        )
+        scores = ThroughputScores(tokens_per_second=statistics.median(speeds), spread=statistics.stdev(speeds))
+        return {
+            "kind": "throughput",
+            "id": identity(["throughput", encoder.name, tokens, self.precision, self.attention, device]),
+            "state": "done",
+            "inputs": {},
+            "config": plain(config),
+            "labels": {"pass": "forward, without gradients, hidden states", "attention": self.attention},
+            "scores": plain(scores),
+            "seed": 0,
+            "device": device,
+            "date": datetime.now(UTC).date().isoformat(),
+            **timed_provenance(started_at),
+        }
 
 
 CPU_SETTING = ThroughputSetting("fp32", QUARTERS, (128, 256, 512, 1024), (1024, 4096), 3, 1024)
@@ -100,121 +151,37 @@ GPU_SETTING = ThroughputSetting("bf16", ENCODERS, (512, 1024, 2048, 4096, 8192),
 """The paper's lengths and 100 steps."""
 
 
-class Forward(NamedTuple):
-    """Forward passes of an encoder over batches of (rows, tokens)."""
-
-    encoder: Encoder
-    rows: int
-    tokens: int
-    precision: Precision
-    attention: str
-    device: torch.device
-
-    @property
-    def name(self) -> str:
-        """Encoder and tokens of a batch."""
-        return f"{self.encoder.name}, {self.rows * self.tokens} tokens a batch"
-
-    def build(self) -> nn.Module:
-        """Build the encoder on its device."""
-        return self.encoder.build(self.attention).to(self.device, DTYPES[self.precision])
-
-    def make(self) -> Callable[[], int]:
-        """Return a step over random text without padding."""
-        module = self.build()
-        token_ids = torch.randint(1000, 30_000, (self.rows, self.tokens)).to(self.device)
-
-        @torch.inference_mode()
-        def step() -> int:
-            self.hidden_states(module, token_ids)
-            return token_ids.numel()
-
-        return step
-
-    def hidden_states(self, module: nn.Module, token_ids: Tensor) -> Tensor:
-        """Return the hidden states (rows, tokens, width) of token ids (rows, tokens)."""
-        if self.encoder.family == "neobert":
-            hidden: Tensor = module(token_ids, whole_rows_plan(token_ids))
-        else:
-            hidden = module(input_ids=token_ids).last_hidden_state
-        return hidden
-
-
-def throughput_record(forward: Forward, speeds: Sequence[float], steps: int, started_at: str) -> dict[str, Any]:
-    """Return a record of the tokens per second in each round, of `steps` steps: their median, standard deviation and
-    provenance."""
-    device = device_name(forward.device)
-    with torch.device("meta"):
-        module = forward.encoder.build(forward.attention)
-    config = ThroughputConfig(
-        model=forward.encoder.name,
-        parameters=sum(parameter.numel() for parameter in module.parameters()),
-        sequence_tokens=forward.tokens,
-        batch_size=forward.rows,
-        precision=forward.precision,
-        compiled=False,
-        steps=steps * len(speeds),
-    )
-    decisive = (config.model, config.sequence_tokens, config.precision, forward.attention, device)
-    return {
-        "kind": "throughput",
-        "id": identity(["throughput", *decisive]),
-        "state": "done",
-        "inputs": {},
-        "config": plain(config),
-        "labels": {"pass": "forward, without gradients, hidden states", "attention": forward.attention},
-        "scores": plain(ThroughputScores(tokens_per_second=statistics.median(speeds), spread=statistics.stdev(speeds))),
-        "seed": 0,
-        "device": device,
-        "date": datetime.now(UTC).date().isoformat(),
-        **timed_provenance(started_at),
-    }
-
-
 def measure(options: argparse.Namespace) -> Iterator[Result]:
     """Tokens a second of encoders against sequence length: with a GPU the real sizes, else scaled-down ones on one
     thread. Records go to FOLDER/throughput. The ratio is by the clock on a GPU, else by processor time."""
     torch.set_num_threads(1)
-    setting, device = GPU_SETTING if torch.cuda.is_available() else CPU_SETTING, set_up_device()
+    setting, name, clock, lacking = CPU_SETTING, "throughput_over_modernbert", "processor", None
+    if torch.cuda.is_available():
+        name, clock, lacking = f"{name}_gpu", "wall", None if is_flash_attn_available() else "flash-attn missing"
+        setting = GPU_SETTING._replace(device=set_up_device(), attention="sdpa" if lacking else "flash_attention_2")
     for tokens in setting.lengths:
-        started_at, passes = utc_now(), passes_of(setting, tokens, device)
-        found = race({name: each.make for name, each in passes.items()}, rounds=ROUNDS, steps=setting.steps)
-        best = {each.encoder.name: passes[fastest(found, each.encoder.name)] for each in passes.values()}
-        for forward in best.values():
-            speeds = [1 / timing.wall for timing in found[forward.name]]
-            record = throughput_record(forward, speeds, setting.steps, started_at)
+        started_at = utc_now()
+        able = [each for each in setting.encoders if tokens <= each.positions]
+        passes = {
+            f"{each.name}, {size} tokens a batch": (each, tokens, size // tokens)
+            for each in able
+            for size in setting.batch_tokens
+        }
+        makers = {each: partial(setting.forward, *words) for each, words in passes.items()}
+        found = race(makers, rounds=ROUNDS, steps=setting.steps)
+        best = [fastest(found, each.name) for each in able]
+        for each in best:
+            record = setting.record(*passes[each], [1 / timing.wall for timing in found[each]], started_at)
             replace_file(Layout(options.folder).throughput(str(record["id"])), sealed(record))  # replaces an older one
         if tokens == setting.compared:
-            yield compared(found, *(best[encoder.name] for encoder in setting.encoders[:2]))
-
-
-def passes_of(setting: ThroughputSetting, tokens: int, device: torch.device) -> dict[str, Forward]:
-    """Return by name the passes with `tokens` tokens a row, of all encoders that have so many positions."""
-    attention = "flash_attention_2" if device.type == "cuda" and is_flash_attn_available() else "sdpa"
-    passes = [
-        Forward(encoder, size // tokens, tokens, setting.precision, attention, device)
-        for encoder in setting.encoders
-        if tokens <= BERT_POSITIONS or encoder.family in ("neobert", "modernbert")
-        for size in setting.batch_tokens
-    ]
-    return {each.name: each for each in passes}
-
-
-def compared(found: Race, own: Forward, other: Forward) -> Result:
-    """Return the result of two passes, open on a GPU where the other one lacks its kernels of attention."""
-    on_gpu, ratio = own.device.type == "cuda", paired_ratio(found[own.name], found[other.name])
-    counted = count_operations({each.name: each.make for each in (own, other)}, 1)
-    figures = {
-        "ratio": ratio,
-        OPERATIONS_RATIO: round(counted[other.name] / counted[own.name], 3),
-        "operations per token": counted,
-        "attention of Hugging Face's models": other.attention,
-        "threads": torch.get_num_threads(),
-    }
-    lacks_kernels = on_gpu and other.attention != "flash_attention_2"
-    return Result(
-        f"throughput_over_modernbert{'_gpu' if on_gpu else ''}",
-        ratio["wall" if on_gpu else "processor"],
-        figures,
-        open="flash-attn missing" if lacks_kernels else None,
-    )
+            own, other = best[:2]
+            ratio = paired_ratio(found[own], found[other])
+            counted = count_operations({each: makers[each] for each in (own, other)}, 1)
+            figures = {
+                "ratio": ratio,
+                OPERATIONS_RATIO: round(counted[other] / counted[own], 3),
+                "operations per token": counted,
+                "attention of Hugging Face's models": setting.attention,
+                "threads": torch.get_num_threads(),
+            }
+            yield Result(name, ratio[clock], figures, open=lacking)

@@ -11,25 +11,11 @@ from neobert.runs.run_file import SourceSpecification
 from neobert.training.schedule import FineTuningSchedule
 
 
-def train_points(
-    model: str, source: SourceSpecification, grid: Mapping[str, tuple[GlueStudy, Point]]
-) -> dict[str, dict[str, Any]]:
-    """Train an exported model at every point; return losses, steps, seconds and threads of each."""
-    import torch
-
-    found = {}
-    for name, (study, point) in grid.items():
+def train_points(model: str, source: SourceSpecification, grid: Mapping[str, tuple[GlueStudy, Point]]) -> None:
+    """Train an exported model at every point."""
+    for study, point in grid.values():
         with tempfile.TemporaryDirectory() as folder:
-            trainer = trainer_of(model, source, study, point, folder)
-            trainer.train()
-        history = trainer.state.log_history
-        found[name] = {
-            "losses": [entry["loss"] for entry in history if "loss" in entry],
-            "steps": trainer.state.global_step,
-            "seconds": history[-1]["train_runtime"],
-            "threads": torch.get_num_threads(),
-        }
-    return found
+            trainer_of(model, source, study, point, folder).train()
 
 
 def trainer_of(model: str, source: SourceSpecification, study: GlueStudy, point: Point, folder: str) -> Any:

@@ -17,14 +17,13 @@ class Execution(Value):
 
     `engine` is how processes share a model: not at all (single), each with a full copy (ddp), with the optimizer state
     sharded (zero1), or with the gradients sharded too (zero2). With one process all are the same. Every
-    `checkpoint_interval_steps` a checkpoint is written if the last one is `checkpoint_interval_seconds` old; if that is
-    not 0, training goes on meanwhile. `compile` is whether models are compiled; auto compiles on a GPU. A trace
-    is written of `trace_steps` steps after the first few. `deterministic` makes a GPU sum in a fixed order, at
-    some cost. `heldout` is on which corpora of the source the held-out loss is measured, and `heldout_context` a second
+    `checkpoint_interval_steps` a checkpoint is written if the last one is `checkpoint_interval_seconds` old. `compile`
+    is whether models are compiled; auto compiles on a GPU. `deterministic` makes a GPU sum in a fixed order, at some
+    cost. `heldout` is on which corpora of the source the held-out loss is measured, and `heldout_context` a second
     context (tokens) for it, so that runs with different contexts can be compared.
     """
 
-    retired: ClassVar = {"checkpoint_words": ANY}
+    retired: ClassVar = {"checkpoint_words": ANY, "trace_steps": ANY}
 
     threads: PositiveInt
     processes: PositiveInt
@@ -33,7 +32,6 @@ class Execution(Value):
     checkpoint_interval_seconds: NonNegativeInt = 0
     engine: EngineWord = "ddp"
     compile: CompileWord = "auto"
-    trace_steps: NonNegativeInt = 0
     deterministic: bool = False
     heldout: HeldoutWord = "own"
     heldout_context: PositiveInt | None = None

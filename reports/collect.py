@@ -8,14 +8,13 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if not __package__:  # run as a script: the repository in place of the script's own folder, with its `statistics`
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from ablations.ladders import is_as_kept
 from ablations.launch.flags import add_ladder_flag
 from neobert.command_line import Parser, guarded, refuse_no_folder
 from neobert.errors import EXIT_DONE, DamagedFile, MissingData
@@ -80,39 +79,34 @@ def collected_files(root: Path, problems: list[str]) -> Iterator[tuple[str, byte
     from neobert.runs.collected import COLLECTED, RunFiles
     from neobert.runs.records import read_sealed, sealed
 
-    folder, names = RunFiles(root), {str(Path.home()): "~", str(root.resolve()): root.resolve().name}
+    folder = RunFiles(root)
     for path in folder.files(*COLLECTED):
         name = path.relative_to(folder.root).as_posix()
         try:
             if path.suffix != ".json":
-                content = path.read_bytes()
-                if path.suffix == ".py" and not is_as_kept(path, content):
-                    raise DamagedFile(f"{path} is not what runs were planned from: its SHA-256 is not that in its name")
-                yield name, content
+                yield name, path.read_bytes()
             else:
                 content = read_json(path)
                 is_sealed = isinstance(content, dict) and "checksum" in content
-                cut = without_paths(read_sealed(path) if is_sealed else content, names)
+                cut = without_paths(read_sealed(path) if is_sealed else content)
                 yield name, sealed(cut) if is_sealed else json_bytes(cut)
         except (DamagedFile, OSError, ValueError, RecursionError) as error:
             problems.append(str(error).replace(f"{folder.root}{os.sep}", ""))
     problems += [problem.removesuffix(": left out") for problem in folder.problems]
 
 
-def without_paths(value: Any, names: Mapping[str, str]) -> Any:
-    """Return a JSON value without paths of the machine: folders in `names` are replaced by their names, and of other
-    absolute paths the folders are cut. Tracebacks, which are full of them, are left out."""
+def without_paths(value: Any) -> Any:
+    """Return a JSON value without paths of the machine: of absolute paths the folders are cut. Tracebacks, which are
+    full of them, are left out."""
     if isinstance(value, dict):
         kept = {key: each for key, each in value.items() if key != "traceback"}
-        return {key: each if key in PACKED else without_paths(each, names) for key, each in kept.items()}
+        return {key: each if key in PACKED else without_paths(each) for key, each in kept.items()}
     if isinstance(value, list):
-        return [without_paths(each, names) for each in value]
+        return [without_paths(each) for each in value]
     if not isinstance(value, str) or "/" not in value:
         return value
     if value.startswith(("/", "~/")):  # a path may have blanks
         return Path(value).name
-    for path in sorted(names, key=len, reverse=True):
-        value = value.replace(path, names[path])
     return FOLDERS.sub("", value)
 
 

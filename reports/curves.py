@@ -4,6 +4,7 @@ import math
 import os
 import statistics
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,6 @@ from numpy.typing import NDArray
 
 from neobert.errors import DamagedFile
 from neobert.files import require_digest, whole_lines
-from neobert.runs.collected import RunFiles
 from neobert.runs.layout import Layout
 
 PIECES = 80
@@ -31,8 +31,8 @@ class Curves:
     """Reader of metrics.jsonl files; each is read once. Steps are counted over all stages of a run. `problems` has a
     sentence for each unusable file."""
 
-    def __init__(self, files: RunFiles, runs: pd.DataFrame) -> None:
-        self._layout = Layout(files.root)
+    def __init__(self, root: Path, runs: pd.DataFrame) -> None:
+        self._layout = Layout(root)
         self._runs = {run.id: run for run in runs.itertuples()}
         self._kept: dict[str, Array] = {}  # as there may be thousands of runs
         self.problems: list[str] = []

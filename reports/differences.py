@@ -13,6 +13,7 @@ import pandas as pd
 
 from neobert.glue.tasks import task_title
 from neobert.identity import canonical
+from neobert.kinds import readouts
 from reports.frames import describe_difference
 from reports.remarks import why_no_average
 from reports.rows import Study
@@ -193,7 +194,7 @@ class _Pair:
         """Return the step in mean scores over the tasks, in points. A side that lacks a task has no mean."""
         tasks = study.averaged_tasks
         lacking = [row for row in self._rows if row.mean_over(tasks) is None]
-        reason = "; ".join(_why_no_mean(row, tasks, study) for row in lacking)
+        reason = "; ".join(f"{row.name}: {why_no_average(row, study) or 'no seed has all tasks'}" for row in lacking)
         return self._in_scores(Measure(study.quantity, POINTS, MARGINS[GLUE]), tasks, reason)
 
     def _in_task(self, task: str) -> ComparedStep:
@@ -241,23 +242,8 @@ class _Pair:
         measure = Measure(LOSS, unit, MARGINS[unit])
         if reason:
             return self._without_values(measure, text, reason)
-        return self._on_same_texts(self._subtract(measure, text, losses), corpus)
-
-    def _on_same_texts(self, step: ComparedStep, corpus: str) -> ComparedStep:
-        """Return a step in losses without the seeds measured on different held-out documents, and with the run ids."""
-        runs = pd.concat([row.runs for row in self._rows])
-        heldout = pd.concat([row.heldout for row in self._rows])
-        known = heldout[(heldout.corpus == corpus) & heldout.texts.notna()]
-        named = dict(zip(known.run, known.texts, strict=True))
-        # runs recorded before texts had names all used the same rule
-        texts = runs.id.map(lambda run: named.get(run, "")).groupby(runs.seed).nunique()
-        values = [step.difference.ours, step.difference.theirs]
-        if odd := {seed for seed in values[0] if texts[seed] > 1}:
-            seeds = ", ".join(map(str, sorted(odd)))
-            told = f"seed {seeds} was measured on other held-out texts of {corpus} on each side"
-            values = [{seed: own[seed] for seed in own if seed not in odd} for own in values]
-            step = _with_values(step, values, "" if values[0] else told, [*step.notes, f"{told} and is left out"])
-        return replace(step, ids=tuple(sorted(runs.id[runs.seed.isin(values[0])])))
+        step, runs = self._subtract(measure, text, losses), pd.concat([row.runs for row in self._rows])
+        return replace(step, ids=tuple(sorted(runs.id[runs.seed.isin(step.difference.ours)])))
 
     def _in_embeddings(self, study: Study) -> Iterator[ComparedStep]:
         """Yield the steps in averages of a suite under a protocol, or in means of the tasks that both have."""
@@ -286,7 +272,7 @@ class _Pair:
             yield self._without_values(measure, reason="other items on each side")
             return
         asked = [row.answers[row.answers["items"] == common[0]] for row in self._rows]
-        points = [[POINTS_OF_SCORE * each.value for each in own.answer] for own in asked]
+        points = [[POINTS_OF_SCORE * each[readouts.BLIMP].value for each in own.answers] for own in asked]
         step = self._subtract(measure, "", [estimate_by_seed(asked[side].seed, points[side]) for side in (0, 1)])
         counted = pd.concat(asked)
         yield replace(step, ids=tuple(sorted(counted.id[counted.seed.isin(step.difference.ours)])))
@@ -298,13 +284,6 @@ def _with_values(
     """Return a step with the values of both arms."""
     difference = replace(step.difference, ours=values[0], theirs=values[1])
     return replace(step, difference=difference, reason=reason, notes=tuple(notes))
-
-
-def _why_no_mean(row: ScoreRow, tasks: Sequence[str], study: Study) -> str:
-    absent = [task_title(task) for task in tasks if row.cells[task].score is None]
-    if row.is_started and absent:
-        return f"{row.name} has no score on {', '.join(absent)}"
-    return f"{row.name}: {why_no_average(row, study) or 'no seed has all tasks'}"
 
 
 def relative_change(variant: ScoreRow, parent: ScoreRow, tasks: Sequence[str]) -> float | None:

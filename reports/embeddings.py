@@ -49,10 +49,6 @@ class EmbeddingRow:
         return CategoryMean(self.mean_over(own), own, expected)
 
     @property
-    def is_v2(self) -> bool:
-        return self.suite == ENGLISH_SUITE_V2
-
-    @property
     def expected(self) -> int | None:
         """Number of tasks in the suite; None if unknown."""
         return sum(EXPECTED[self.suite].values()) if self.suite in EXPECTED else None
@@ -66,11 +62,6 @@ class EmbeddingRow:
     def average(self) -> Estimate | None:
         """Flat mean of all tasks; None if one is missing."""
         return self.mean_over(list(self.scores)) if self.is_whole else None
-
-    @property
-    def average_of_types(self) -> Estimate | None:
-        """Mean of the category means, with equal weights; None if a task is missing."""
-        return flat_mean([self.category(category).score for category in CATEGORIES]) if self.is_whole else None
 
     def mean_over(self, tasks: Sequence[str]) -> Estimate | None:
         """Return the flat mean of some tasks; None if a task has no score or `tasks` is empty."""

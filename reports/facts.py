@@ -84,21 +84,8 @@ class _Facts(Value):
     model_config = ConfigDict(extra="ignore", frozen=False)
 
     id: str
-    commit: str | None = None
-    dirty: bool | None = None
-    code: str | None = None
-    torch: str | None = Field(None, validation_alias=AliasPath("packages", "torch"))
-    cpu: str | None = Field(None, validation_alias=AliasPath("machine", "cpu"))
-    cpu_capability: str | None = Field(None, validation_alias=AliasPath("machine", "cpu_capability"))
-    processor: str | None = None
     numerics: dict[str, int] = Field({})
     version: str = ""
-
-    @model_validator(mode="after")
-    def _derive_columns(self) -> Self:
-        self.code = f"{self.commit} with uncommitted changes" if self.commit and self.dirty else self.commit
-        self.processor = " with ".join(filter(None, (self.cpu, self.cpu_capability))) or None
-        return self
 
     @classmethod
     def columns(cls) -> list[str]:

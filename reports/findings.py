@@ -5,14 +5,13 @@ page.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from ablations.ladders import Ladder
-from neobert.data.mteb_tasks import ENGLISH_SUITE_V2
 from reports.figures import (
     curves,
     differences,
@@ -25,9 +24,9 @@ from reports.figures import (
     throughput,
 )
 from reports.figures.drawing import Picture
-from reports.remarks import remarks, warnings
+from reports.remarks import warnings
 from reports.rows import Study
-from reports.tables import Table, capitalized
+from reports.tables import Table
 
 TEMPLATES = Path(__file__).resolve().parent / "templates"
 PAGE = "index.html"
@@ -59,17 +58,13 @@ class Output:
 OUTPUTS = (
     Output("figure1", "Figure 1, the ladder", figure1.table, figure1.draw, CSV, "Scores"),
     Output("table2", "Table 2, modifications", glue_tables.table2),
-    Output("table3", "Table 3, GLUE", glue_tables.table3),
-    Output("scores", "GLUE and losses", glue_tables.scores, formats=(), part="Scores"),
-    Output("own-tasks", "Own tasks", glue_tables.own_tasks, part="Scores"),
+    Output("table3", "Table 3, GLUE", glue_tables.table3, part="Scores"),
     Output("table5", "Table 5, best points", glue_tables.table5),
     Output("differences", "Differences", differences.table, differences.draw, part="Differences"),
     Output("rates", "Peak learning rates", rates.table, rates.draw, part="Differences"),
     Output("curves", "Curves of child over parent", _nothing, curves.draw, part="Curves"),
     Output("table4", "Table 4, embeddings", embeddings.table4, part="Embeddings"),
-    Output("table4-v2", f"Embeddings on {ENGLISH_SUITE_V2}", embeddings.table4_v2, part="Embeddings"),
     Output("figure4", "Figure 4, zero-shot embeddings", embeddings.table, embeddings.draw, CSV, "Embeddings"),
-    Output("zero-shot-v2", f"Zero-shot embeddings on {ENGLISH_SUITE_V2}", embeddings.zero_shot_v2, part="Embeddings"),
     Output("figure2", "Figure 2, pseudo-perplexity", perplexity.table, perplexity.draw, CSV, "Embeddings"),
 )
 """Outputs in the order of the page."""
@@ -93,16 +88,16 @@ class Findings:
         """The titles of the pictures of searches, by name."""
         return {name: searches.title_of(tried) for name, tried in self.study.searches.items()}
 
-    def files(self, formats: Collection[str]) -> dict[str, bytes]:
-        """Return every figure and table of the study in some formats, by file name."""
+    def files(self) -> dict[str, bytes]:
+        """Return every figure and table of the study in all formats, by file name."""
         contents: dict[str, bytes] = {}
         for output in OUTPUTS:
             if picture := output.draw(self.study):
-                contents |= picture.files(output.name, formats)
+                contents |= picture.files(output.name)
             if table := self.tables.get(output.name):
-                contents |= table.files(output.name, [suffix for suffix in output.formats if suffix in formats])
+                contents |= table.files(output.name, output.formats)
         for name, tried in self.study.searches.items():
-            contents |= searches.draw(tried, self.study).files(name, formats)
+            contents |= searches.draw(tried, self.study).files(name)
         return contents
 
 
@@ -124,14 +119,12 @@ def render_page(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["capitalized"] = capitalized
     return environment.get_template("page.html").render(
         title=ladder.title,
-        published_as=ladder.published_as,
         about=f"The ladder {ladder.name}" if ladder.name else "An ablation of arXiv 2502.19587",
         sections=[_section(each, files[each.folder]) for each in studies],
         throughput=throughput.table9(ladder, speeds) if speeds else None,
-        throughput_files=_list_files(ladder, throughput.FOLDER, files[throughput.FOLDER], {}),
+        throughput_files=_list_files(throughput.FOLDER, files[throughput.FOLDER], {}),
         problems=sorted(problems),
     )
 
@@ -145,29 +138,26 @@ def _section(findings: Findings, files: Sequence[str]) -> dict[str, Any]:
         "title": f"Scale {study.scale}, data {study.data}",
         "warning": " ".join(warnings(study)),
         "parts": [part for part in parts if part["tables"] or part["pictures"]],
-        "notes": remarks(study, short=True),
-        "files": _list_files(study.ladder, findings.folder, files, findings.titles_of_searches),
+        "files": _list_files(findings.folder, files, findings.titles_of_searches),
     }
 
 
 def _part(findings: Findings, part: str, written: set[str]) -> dict[str, Any]:
-    """Return the tables of a part, and its figures as SVG if they were written as such, else as PNG."""
+    """Return the tables of a part, and its figures as SVG."""
     own = {output.name: output.title for output in OUTPUTS if output.part == part}
     pictures = []
     for name, title in (findings.titles_of_searches if part == SEARCHES else own).items():
-        if found := [file for file in (f"{name}.svg", f"{name}.png") if file in written]:
-            pictures.append((title, f"{findings.folder}/{found[0]}"))
+        if f"{name}.svg" in written:
+            pictures.append((title, f"{findings.folder}/{name}.svg"))
     tables = [findings.tables[name] for name in own if name in findings.tables and findings.tables[name].header]
     return {"name": part, "pictures": pictures, "tables": tables}
 
 
-def _list_files(ladder: Ladder, folder: str, paths: Sequence[str], of_searches: Mapping[str, str]) -> Links:
+def _list_files(folder: str, paths: Sequence[str], of_searches: Mapping[str, str]) -> Links:
     """Return links to the files, grouped by figure or table. `of_searches` are titles of pictures, by name."""
     titles = {output.name: output.title for output in OUTPUTS} | {
         "figure3": "Figure 3, throughput",
         "table9": "Table 9, throughput",
-        "comparison": f"Beside {ladder.published_as}",
-        "remarks": "Remarks",
         **of_searches,
     }
     by_stem: dict[str, list[tuple[str, str]]] = defaultdict(list)

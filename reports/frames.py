@@ -33,8 +33,6 @@ from reports.curves import Curves
 from reports.facts import BY_LABEL, READERS, Facts, Labels, share_weights, weights_up_to
 
 HELDOUT = ("run", "seed", "corpus", "context", "loss", "bits_per_byte", "frequency_loss", "texts")
-READ_READOUTS = ("blimp", "perplexity")
-OF_READOUT = (*("id", "run", "seed", "scale", "data", "stage", "readout", "items", "code", "torch", "processor"),)
 FAILED_PILOTS = ("id", "seed", "scale", "data", "weights", "recipe", "error")
 STUDIES = ("id", "task", "weights", "task_origin", "start", "protocol", "points", "grid", "seed", "nested")
 NUMBERS = ("score", "decisive", "loss", "bits_per_byte", "frequency_loss")
@@ -87,8 +85,8 @@ class Frames:
     is the reason why it started from pre-training although its task starts from another task. `model` is the name of
     an external model.
 
-    `readouts` has one row per record and corpus, which is empty for BLiMP: `answer` is the `ReadoutScore`, `items`
-    identifies the items. `by_kind` has the records of every other kind: `values` are the scores of a `Measurement`.
+    `readouts` has one row per record: `answers` are its `ReadoutScore` by corpus, `items` identifies the items.
+    `by_kind` has the records of every other kind: `values` are the scores of a `Measurement`.
 
     `studies` are the grids that were begun: `start` is the study that one starts from, `grid` identifies its points in
     any order, `nested` is its nested score (0..1), if it has one. `searches` are those that were begun, by id.
@@ -114,8 +112,8 @@ class Frames:
         frames = (self.runs, self.pilots, self.trials, self.by_kind["mteb"], self.readouts_of("perplexity"))
         return sorted({group for frame in frames for group in zip(frame.scale, frame.data, strict=True)})
 
-    def readouts_of(self, *names: str) -> pd.DataFrame:
-        return self.readouts[self.readouts.readout.isin(names)]
+    def readouts_of(self, name: str) -> pd.DataFrame:
+        return self.readouts[self.readouts.readout == name]
 
     def runs_of(self, scale: Scale, data: str) -> pd.DataFrame:
         """Return the runs of one scale and data source, and the runs that its trials fine-tune."""
@@ -208,11 +206,11 @@ def read_frames(ladder: Ladder, root: Path) -> Frames:
         failed_pilots=failed_pilots,
         heldout=make_frame(_heldout_rows(facts["pretraining"]), HELDOUT),
         trials=frames.pop("glue"),
-        readouts=make_frame(_readout_rows(frames.pop("readouts")), (*OF_READOUT, "corpus", "answer")),
+        readouts=frames.pop("readouts"),
         by_kind=frames,
         studies=make_frame((_study_row(study, nested.get(name)) for name, study in grids.items()), STUDIES),
         searches=searches,
-        curves=Curves(reader.files, runs[~is_pilot]),
+        curves=Curves(reader.files.root, runs[~is_pilot]),
         problems=reader.all_problems(),
     )
 
@@ -222,13 +220,6 @@ def _heldout_rows(runs: Iterable[Facts]) -> Iterator[Facts]:
         own = {"run": run["id"], "seed": run["seed"]}
         yield from (own | {"corpus": corpus, "loss": loss} for corpus, loss in run["heldout_loss"].items())
         yield from (own | dict(score) for score in run["heldout"])
-
-
-def _readout_rows(readouts: pd.DataFrame) -> Iterator[Facts]:
-    for facts in readouts[[*OF_READOUT, "answers"]].to_dict("records"):
-        answers = facts.pop("answers")
-        for corpus, answer in answers.items():
-            yield facts | {"corpus": "" if facts["readout"] == corpus else corpus, "answer": answer}
 
 
 def _study_row(study: GlueStudy, nested: float | None) -> Facts:
@@ -283,7 +274,6 @@ class _Reader:
     def facts(self) -> dict[str, list[Facts]]:
         """Return the facts of every record by kind. Raises MissingData if there are none."""
         facts: dict[str, list[Facts]] = defaultdict(list)
-        retired = 0
         for path in self.files.files(*RECORDS):
             try:
                 record = read_record(path)
@@ -295,14 +285,10 @@ class _Reader:
                 continue
             if isinstance(labels, dict) and self._is_of_another(labels, named=kind in BY_LABEL):
                 self._of_others[str(labels.get("ladder", ""))] += 1
-            elif _is_retired(record):
-                retired += 1
             elif isinstance(found := self._facts_of(record, path.relative_to(self.files.root).as_posix()), str):
                 self._problems.append(found)
             else:
                 facts[kind].append(found)
-        if retired:
-            self._problems.append(f"{retired} record(s) of retired readouts are left out")
         if not facts:
             self._refuse()
         return facts
@@ -430,13 +416,6 @@ class _Reader:
                         "own_task": study.own_task,
                         **dict(labels),
                     }
-
-
-def _is_retired(record: Mapping[str, Any]) -> bool:
-    """Whether a record is of a readout that is no longer read."""
-    config = record.get("config")
-    name = config.get("readout") if record["kind"] == "readouts" and isinstance(config, dict) else None
-    return isinstance(name, str) and name not in READ_READOUTS
 
 
 def _name_error(error: ErrorDetails) -> str:

@@ -10,12 +10,8 @@ from typing import Any
 
 import pandas as pd
 
-from ablations.ladders import Ladder
-from ablations.names import at_rate
 from ablations.rates import Optimum, RateCurve, best_variant, shared_rate
 from ablations.scales import Scale
-from ablations.variant import Variant
-from neobert.rates import rounded
 from neobert.recipe import Pretraining
 from reports.facts import weights_up_to
 from reports.frames import Frames, select_group, split_repeats
@@ -26,8 +22,7 @@ class PilotSweep:
     """The losses of a variant over peak rates on pilot seeds, at its last stage and on its own corpus.
 
     `shared_rate` is the rate of the ladder's comparisons, `best` the name of the variant at its best rate; empty if
-    there is no optimum. `ids` are the records by rate and seed, `codes` the commits that made them, `notes` name those
-    that are left out.
+    there is no optimum. `ids` are the records by rate and seed, `notes` name those that are left out.
     """
 
     variant: str
@@ -36,7 +31,6 @@ class PilotSweep:
     optimum: Optimum | None
     best: str
     ids: Mapping[float, Mapping[int, str]]
-    codes: tuple[str, ...]
     notes: tuple[str, ...]
 
 
@@ -62,22 +56,9 @@ def find_sweeps(frames: Frames, recipes: Mapping[str, Pretraining], scale: Scale
                 optimum=optimum,
                 best="" if optimum is None else best_variant(ladder, variant, optimum, scale).name,
                 ids=_by_rate_and_seed(own[own.loss.notna()], "id"),
-                codes=tuple(sorted(own.code.dropna().unique())),
                 notes=notes,
             )
     return sweeps
-
-
-def variants_at_rates(ladder: Ladder, runs: pd.DataFrame, recipes: Mapping[str, Pretraining]) -> dict[str, Variant]:
-    """Return the ladder's variants at other rates than their own, if any of the runs have them, by name."""
-    found, frame = {}, _by_rate(runs)
-    for name, recipe in recipes.items():
-        rates = set(frame.rate[frame.but_for_rate == _but_for_rate(recipe)])
-        for rate in sorted(rates - {recipe.optimization.peak_learning_rate}):
-            if rate == rounded(rate):
-                variant = at_rate(ladder.variants[name], rate)
-                found[variant.name] = variant
-    return found
 
 
 def _of_one_version(runs: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:

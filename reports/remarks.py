@@ -1,9 +1,7 @@
-"""Remarks on the numbers: what is missing, incomplete, or started from other weights, and which code made them."""
+"""Remarks on the numbers: what is missing, incomplete, or started from other weights."""
 
-import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
 
 from ablations.scales import Scale
 from ablations.scaling import scaled, unrepresented
@@ -12,7 +10,6 @@ from neobert.errors import name_first
 from neobert.glue.tasks import TASKS
 from reports.rows import Study
 from reports.scores import ScoreRow
-from reports.tables import escape_markdown
 
 _SMALL = "small models on little text: what differs here need not differ at the paper's scale, nor the other way round."
 WARNINGS: Mapping[Scale, str] = {
@@ -23,45 +20,11 @@ WARNINGS: Mapping[Scale, str] = {
 """Warnings for the numbers of each scale; the paper's scale needs none."""
 INCOMPLETE = "† best of an incomplete grid: some points failed or are not recorded yet."
 SHORT_LIST = 12
-MOST_NAMED = 8
-FULL_COMMIT = re.compile(r"^(\S{7})\S{33}(?!\S)")
-SHORT_COMMIT = r"\1"
 
 
 def warnings(study: Study) -> list[str]:
-    """Return the warning of the study's scale, if any, and a sentence on each of these that its records do not share:
-    commit, version of torch, processor; and on uncommitted changes."""
-    lines = [WARNINGS[study.scale]] if study.scale in WARNINGS else []
-    several = (("code", "commits"), ("torch", "versions of torch"), ("processor", "processors"))
-    for column, what in several:
-        names = _rows_by(study, column)
-        if len(names) > 1:
-            lines.append(f"Records are of several {what}: {_listed_by(names)}.")
-        elif column == "code" and any(" " in code for code in names):
-            lines.append(f"All records are of commit {FULL_COMMIT.sub(SHORT_COMMIT, next(iter(names)))}.")
-    return lines
-
-
-def _rows_by(study: Study, column: str) -> dict[str, list[str]]:
-    """Return the names of rows by the values of a column of their records."""
-    names: dict[str, list[str]] = defaultdict(list)
-    for row in study.recorded_rows:
-        recorded = [row.runs, row.answers, *(cell.recorded for cell in row.cells.values())]
-        for value in set[Any]().union(*(frame[column].dropna() for frame in recorded if column in frame.columns)):
-            if row.name not in names[value]:
-                names[value].append(row.name)
-    pilots: dict[str, list[str]] = defaultdict(list)
-    for name, sweep in study.sweeps.items() if column == "code" else ():
-        for value in sweep.codes:
-            pilots[value].append(name)
-    for value, own in pilots.items():
-        names[value].append(f"pilots of {', '.join(own)}")
-    return dict(sorted(names.items()))
-
-
-def _listed_by(names: Mapping[str, Sequence[str]]) -> str:
-    listed = {FULL_COMMIT.sub(SHORT_COMMIT, value): name_first(rows, MOST_NAMED) for value, rows in names.items()}
-    return "; ".join(f"{value}: {rows}" for value, rows in listed.items())
+    """Return the warning of the study's scale, if any."""
+    return [WARNINGS[study.scale]] if study.scale in WARNINGS else []
 
 
 def describe_change(row: ScoreRow, study: Study) -> str:
@@ -73,9 +36,8 @@ def describe_change(row: ScoreRow, study: Study) -> str:
     return change_label(row.variant, row.recipe, of_parent, next(origins, {}))
 
 
-def remarks(study: Study, short: bool) -> tuple[str, ...]:
-    """Return all remarks on a study. `short` cuts long lists of missing points; failed ones are always listed in
-    full."""
+def remarks(study: Study) -> tuple[str, ...]:
+    """Return all remarks on a study. Long lists of missing points are cut, failed ones are always listed in full."""
     lines: list[str] = [*warnings(study), *_spread(study), *searches_noted(study.all_rows)]
     without: dict[str, list[str]] = defaultdict(list)
     for row in study.all_rows:
@@ -86,17 +48,11 @@ def remarks(study: Study, short: bool) -> tuple[str, ...]:
             fields = unrepresented(study.ladder, row.variant, study.scale, study.vocabulary)
             said = f"{row.label}: not represented at scale {study.scale}, where its parent has the same value: "
             lines += [f"{said}{', '.join(fields)}."] if fields else []
-        lines += _grid_gaps(row, short)
+        lines += _grid_gaps(row)
         if row.untrained:
             lines.append(f"{row.untrained}. No difference to it is shown as an effect.")
         lines += [f"{row.label}: {note}." for note in row.notes]
     return (*lines, *_fallbacks(study))
-
-
-def remarks_page(study: Study) -> str:
-    """Return all remarks in full, as a Markdown page."""
-    title = f"# Remarks (scale {study.scale}, data {escape_markdown(study.data)})"
-    return "\n".join([title, "", *(f"- {escape_markdown(line)}" for line in remarks(study, short=False))]) + "\n"
 
 
 def _spread(study: Study) -> list[str]:
@@ -138,22 +94,18 @@ def why_no_average(row: ScoreRow, study: Study) -> str:
     return "" if row.average else "no average: no single seed has all tasks"
 
 
-def _grid_gaps(row: ScoreRow, short: bool) -> Iterator[str]:
+def _grid_gaps(row: ScoreRow) -> Iterator[str]:
     gaps: dict[str, list[str]] = defaultdict(list)
     for task, cell in row.glue.items():
         listed = {
-            state: _listed(points, short and state == "missing") for state, points in cell.absent.items() if points
+            state: name_first(points, SHORT_LIST if state == "missing" else len(points))
+            for state, points in cell.absent.items()
+            if points
         }
         if listed:
             gaps["; ".join(f"{state} {points}" for state, points in listed.items())].append(TASKS[task].title)
     for text, titles in gaps.items():
         yield f"{row.label} {', '.join(titles)}, points as batch/rate/decay: {text}."
-
-
-def _listed(points: Sequence[str], is_cut: bool) -> str:
-    if not is_cut or len(points) <= SHORT_LIST:
-        return ", ".join(points)
-    return f"{name_first(points, SHORT_LIST)} (all in remarks.md)"
 
 
 def _fallbacks(study: Study) -> Iterator[str]:

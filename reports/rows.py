@@ -5,7 +5,6 @@ point of its grid, whatever their labels are, so variants with equal recipes sha
 averaged away, and different recipes are never paired.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -15,7 +14,6 @@ import pandas as pd
 
 from ablations.ladders import Ladder
 from ablations.names import variants_in
-from ablations.rates import are_same, without_rate
 from ablations.recipe_runs import protocol_on
 from ablations.scales import Scale, Vocabulary
 from ablations.scaling import scaled
@@ -36,7 +34,7 @@ from reports.frames import (
     split_repeats,
     why_of_another,
 )
-from reports.rates import PilotSweep, find_sweeps, variants_at_rates
+from reports.rates import PilotSweep, find_sweeps
 from reports.scores import (
     POINTS_OF_SCORE,
     Estimate,
@@ -85,11 +83,9 @@ class Study:
         return (*self.rows, *self.external)
 
     @property
-    def recorded_rows(self) -> tuple[ScoreRow, ...]:
-        """Every row with records: the ladder's, those of designs outside the ladder, and external models."""
-        own = {row.name for row in self.rows}
-        designs = [row for name, row in self.design_rows.items() if name not in own]
-        return tuple(row for row in (*self.rows, *designs, *self.external) if row.has_records)
+    def table_rows(self) -> tuple[ScoreRow, ...]:
+        """The ladder's rows, those of designs and other rates with records, and external models."""
+        return (*self.rows, *self.design_rows.values(), *self.external)
 
     @property
     def shared_tasks(self) -> tuple[str, ...]:
@@ -132,19 +128,10 @@ class Study:
         return {**self.design_rows, **self.last_rows}
 
     def row_at_best_rate(self, name: str) -> ScoreRow | None:
-        """Return the row of a ladder variant at its sweep's best rate, or at the nearest rate that counts as the same;
-        None if there is no optimum or no record at that rate."""
+        """Return the row of a ladder variant at its sweep's best rate; None if it has no records there."""
         sweep = self.sweeps.get(name)
-        if sweep is None or sweep.optimum is None:
-            return None
-        best = sweep.optimum.exact
-        own = {
-            row.recipe.pretraining.optimization.peak_learning_rate: row
-            for row in self.compared_rows.values()
-            if row.has_records and without_rate(row.name) == name
-        }
-        near = [rate for rate in own if are_same(rate, best)]
-        return own[min(near, key=lambda rate: abs(math.log(rate / best)))] if near else None
+        row = None if sweep is None else self.compared_rows.get(sweep.best)
+        return row if row is not None and row.has_records else None
 
     @cached_property
     def run_labels(self) -> dict[str, str]:
@@ -200,7 +187,7 @@ def read_study(frames: Frames, scale: Scale, data: str) -> Study:
     recipes = {name: scaled(ladder, variant.recipe, scale, vocabulary) for name, variant in ladder.variants.items()}
     pretraining = {name: recipes[name].pretraining for name in ladder.steps}
     labels = dict.fromkeys(name for names in runs.variants for name in names)
-    variants = ladder.variants | variants_in(ladder, labels) | variants_at_rates(ladder, runs, pretraining)
+    variants = ladder.variants | variants_in(ladder, labels)
     for name in variants:
         with suppress(ValueError):  # a variant of a design may be impossible at this scale
             recipes.setdefault(name, scaled(ladder, variants[name].recipe, scale, vocabulary))
@@ -322,20 +309,17 @@ class _Join:
     def _row(self, name: str, stage: int) -> ScoreRow:
         recipe, variant = self._recipes[name], self._variants[name]
         ids = set(_of(self._own, name, stage).run)
-        runs, grids = self._runs[self._runs.id.isin(ids)], self._frames.studies
+        runs = self._runs[self._runs.id.isin(ids)]
         heldout, answers = self._frames.heldout, self._frames.readouts_of("blimp")
-        origins = set(grids.task_origin[grids.weights.isin(ids)]).union(*(own.values() for own in runs.origins))
         return ScoreRow(
             name=name,
             label=_label(self._ladder, variant, recipe.pretraining.stages[stage].context),
             source=variant.source,
             variant=variant,
             stage=stage,
-            is_started=not _of(self._begun, name, stage).empty,
             runs=runs,
             heldout=heldout[heldout.run.isin(ids)],
             answers=answers[answers.run.isin(ids)],
-            origins=tuple(sorted(origins.union(tried.study.task_origin for tried in self._searches_of(name, stage)))),
             scaled_recipe=recipe,
         )
 

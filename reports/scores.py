@@ -133,10 +133,9 @@ class ScoreRow:
     """A variant at one checkpoint, or an external model (without `variant` and stage) on its largest grid.
 
     `source` is the source of a variant's numbers, or the id of an external model. `recipe` is the variant's recipe at
-    the study's scale. `cells` are the ladder's tasks. `is_started` is true if a grid of the row was begun. `runs` are
-    the variant's pre-training runs, one per seed, `heldout` their losses, `answers` their records of BLiMP; `origins`
-    identifies all data used for training and evaluation. `nested` is the average of GLUE's nested scores, which do not
-    gain from the choice of a point.
+    the study's scale. `cells` are the ladder's tasks. `runs` are the variant's pre-training runs, one per
+    seed, `heldout` their losses, `answers` their records of BLiMP. `nested` is the average of GLUE's nested scores,
+    which do not gain from the choice of a point.
     """
 
     name: str
@@ -147,8 +146,6 @@ class ScoreRow:
     answers: pd.DataFrame
     variant: Variant | None = None
     stage: int | None = None
-    is_started: bool = True
-    origins: tuple[str, ...] = ()
     scaled_recipe: Recipe | None = None
     cells: Mapping[str, Cell] = field(default_factory=dict)
     nested: Estimate | None = None

@@ -7,26 +7,21 @@ import csv
 import io
 import math
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, pairwise
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from reports.scores import Estimate
 
-LineT = TypeVar("LineT")
-
-THIS_STUDY = "this study"
+THIS_STUDY, PAPER = "this study", "paper"
 DASH = "—"
 BINARY_ERROR = 1e-9
 """More than the binary rounding error of a mean of decimal numbers, less than any printed digit."""
 MARKUP = re.compile(r"[\\|]|<(?=[A-Za-z/!?])|&(?=#|\w+;)|\](?=\()")
 """Characters that Markdown would read as a column, a tag, an entity or a link."""
-FORMULA = tuple("=+-@\t\r")
-"""First characters of cells that spreadsheets would compute."""
 LATEX = {
     "\\": r"\textbackslash{}",
     "&": r"\&",
@@ -113,86 +108,10 @@ class Table:
         """The facts as CSV with Unix line ends."""
         return csv_text(self.facts.columns, self.facts.itertuples(index=False, name=None))
 
-    def files(self, name: str, formats: Collection[str]) -> dict[str, bytes]:
+    def files(self, name: str, formats: Collection[str] = ("md", "tex", "csv")) -> dict[str, bytes]:
         """Return the table in some formats, by file name."""
         texts = {"md": self.markdown, "tex": self.latex, "csv": self.csv}
         return {f"{name}.{suffix}": text.encode() for suffix, text in texts.items() if suffix in formats}
-
-
-def _plain(value: Any, _: Any) -> str:
-    return DASH if value is None else str(value)
-
-
-def print_p(value: float | None, _: Any) -> str:
-    """Format a p-value with three decimals, and never as 0; a dash for None."""
-    return "<0.001" if value is not None and value < 0.0005 else number(value, 3)
-
-
-def rounded(digits: int) -> Callable[[float | None, Any], str]:
-    """Return a function that formats a number of a line with so many decimals."""
-    return lambda value, _: number(value, digits)
-
-
-@dataclass(frozen=True)
-class Column(Generic[LineT]):
-    """A column of a table: the `head` of its displayed cells, and the `names` of its columns in the CSV file.
-
-    `value` returns the value of a line, or one for each name (None if all are missing). `text` prints the value.
-    Without a head a column is in the CSV file alone, without names it is displayed alone. In a line that is left out of
-    the numbers, only the columns that are `always` there have a value.
-    """
-
-    head: str
-    names: str
-    value: Callable[[LineT], Any]
-    text: Callable[[Any, LineT], str] = _plain
-    side: str = "l"
-    always: bool = False
-
-    def cell(self, line: LineT, is_left_out: bool) -> str:
-        """Return the displayed cell of a line."""
-        return DASH if is_left_out and not self.always else self.text(self.value(line), line)
-
-    def facts(self, line: LineT, is_left_out: bool) -> tuple[Any, ...]:
-        """Return the values of a line in the CSV file."""
-        count = len(self.names.split())
-        value = None if is_left_out and not self.always else self.value(line)
-        return (value,) if count == 1 else (None,) * count if value is None else tuple(value)
-
-
-def make_table(
-    title: str,
-    columns: Sequence[Column[LineT]],
-    lines: Sequence[LineT],
-    notes: Sequence[str],
-    *,
-    rule_key: Callable[[LineT], Any] = lambda _: None,
-    is_left_out: Callable[[LineT], bool] = lambda _: False,
-) -> "Table":
-    """Return a table with a displayed line, and a line of the CSV file, for each of `lines`. Rules are drawn where
-    `rule_key` changes."""
-    left_out = [is_left_out(line) for line in lines]
-    shown = [each for each in columns if each.head]
-    cells = [[each.cell(*pair) for each in shown] for pair in zip(lines, left_out, strict=True)]
-    keys = enumerate(pairwise(map(rule_key, lines)), 1)
-    return Table(
-        title=title,
-        shown=frame_of(cells, [each.head for each in shown]),
-        facts=facts_frame(columns, lines, left_out),
-        alignment="".join(each.side for each in shown),
-        notes=tuple(notes),
-        rules=frozenset(line for line, (above, own) in keys if above != own),
-    )
-
-
-def facts_frame(
-    columns: Sequence[Column[LineT]], lines: Sequence[LineT], left_out: Sequence[bool] | None = None
-) -> "pd.DataFrame":
-    """Return the lines of a CSV file; of those that are `left_out` only what is always there."""
-    named = [each for each in columns if each.names]
-    pairs = zip(lines, left_out or [False] * len(lines), strict=True)
-    values = [list(chain.from_iterable(each.facts(*pair) for each in named)) for pair in pairs]
-    return frame_of(values, " ".join(each.names for each in named).split())
 
 
 def frame_of(rows: Sequence[Sequence[Any]], header: Sequence[str]) -> "pd.DataFrame":
@@ -223,8 +142,7 @@ def _latex_line(cells: Iterable[str]) -> str:
 
 
 def csv_text(header: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
-    """Return values as CSV: floats with six decimals, empty cells for missing values, and an apostrophe before text
-    that a spreadsheet would compute."""
+    """Return values as CSV: floats with six decimals, empty cells for missing values."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(header)
@@ -235,14 +153,7 @@ def csv_text(header: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
 def _csv_cell(value: Any) -> str:
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""
-    if isinstance(value, float):
-        return f"{value:.6f}"
-    text = str(value)
-    try:
-        float(text)
-    except ValueError:
-        return f"'{text}" if text.startswith(FORMULA) else text
-    return text
+    return f"{value:.6f}" if isinstance(value, float) else str(value)
 
 
 def number(value: float | None, digits: int = 1) -> str:

@@ -1,7 +1,7 @@
 """Find the peak learning rate at which each variant has the lowest held-out loss, by pre-training on pilot seeds.
 
 python sweeps/learning_rates.py --variant M0..M8 --scale study --data DIR   five rates each; more if an edge is best
-python sweeps/learning_rates.py --variant M4 --pilot-seed 1000 1001 1002    more seeds, a smaller error
+python sweeps/learning_rates.py --variant M4 --pilot-seed 1000 1001 1002    more seeds
 python sweeps/learning_rates.py --variant M4 --factor 1.41 --width 3        a finer grid around the scale's own rate
 python sweeps/learning_rates.py --variant M4 --sampler tpe --trials 12 --field weight_decay 0.01 0.3
                                                                             other numbers, by a sampler of Optuna
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 LEAST_FACTOR, MOST_FACTOR = 1.2, 10
 """Bounds of --factor: noise dominates the parabola of closer rates, and the losses of farther ones do not fit one."""
-PILOT_SEEDS_IF_NOT_NAMED = 2  # the fewest that give an error
+PILOT_SEEDS_IF_NOT_NAMED = 2
 MOST_STEPS = 12
 SAMPLERS = ("rule", "random", "tpe", "gp", "qmc")
 

@@ -28,7 +28,7 @@ from neobert.search.space import Range
 from sweeps.studies import StudyRequest, open_storage
 
 POINT_COLUMNS = ("variant", "rate", "seed", "run", "state", "loss")
-BEST_COLUMNS = ("variant", "shared rate", "loss at it", "optimum", "within 1 s.e.", "loss there", "train as", "remark")
+BEST_COLUMNS = ("variant", "shared rate", "loss at it", "optimum", "loss there", "train as", "remark")
 
 
 @dataclass(frozen=True)
@@ -201,7 +201,6 @@ def _optimum_entry(optimum: Optimum, name: str) -> dict[str, Any]:
     return {
         "rate": optimum.rate,
         "exact": optimum.exact,
-        "interval": optimum.interval,
         "loss": optimum.loss,
         "fitted": optimum.fitted,
         "train_as": name,
@@ -307,9 +306,8 @@ def _best_cells(entry: Mapping[str, Any]) -> list[object]:
     best = entry["optimum"]
     cells: list[object] = [entry["variant"], rate_text(entry["shared_rate"]), _loss_text(entry["shared_loss"])]
     if best is None:
-        return [*cells, None, None, None, None, entry["reason"]]
-    interval = best["interval"] and " to ".join(map(rate_text, best["interval"]))
-    return [*cells, rate_text(best["rate"]), interval, _loss_text(best["loss"]), best["train_as"], entry["reason"]]
+        return [*cells, None, None, None, entry["reason"]]
+    return [*cells, rate_text(best["rate"]), _loss_text(best["loss"]), best["train_as"], entry["reason"]]
 
 
 def _loss_text(loss: float | None) -> str | None:

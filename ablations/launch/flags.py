@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ablations.ladders import SCALES
-from neobert.command_line import count, number_above_0, whole_number
+from neobert.command_line import count, number_above_0
 from neobert.processes import REPOSITORY
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ablations.launch.request import Place, Selection
 
 DEFAULT_RUNS = Path("runs")
-EXECUTION = ("compile", "trace_steps", "deterministic", "heldout")
+EXECUTION = ("compile", "deterministic", "heldout")
 """Flags of how runs execute, named like the fields of `neobert.execution.Execution`."""
 Flags = Mapping[str, Any]
 """The values of a command's flags by name."""
@@ -94,7 +94,7 @@ def _add_cluster_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def add_execution_flags(parser: argparse.ArgumentParser) -> None:
-    """Add a group with `--compile`, `--trace-steps`, `--deterministic` and `--heldout`."""
+    """Add a group with `--compile`, `--deterministic` and `--heldout`."""
     group = parser.add_argument_group("training", "how runs execute; they change no id")
     add = group.add_argument
     add(
@@ -103,14 +103,6 @@ def add_execution_flags(parser: argparse.ArgumentParser) -> None:
         default="auto",
         help="compile models; auto: on a GPU, except in contrastive fine-tuning and for few updates of fine-tuning "
         "(default: auto)",
-    )
-    add(
-        "--trace-steps",
-        type=whole_number,
-        default=0,
-        metavar="N",
-        help="write a profiler trace of N steps, after the first few, to attempts/*/trace.json of each run of "
-        "pre-training or contrastive fine-tuning (default: 0, none)",
     )
     add(
         "--deterministic",

@@ -165,12 +165,6 @@ class Batch(Tensors):
     real_tokens: int
     predicted_tokens: int
 
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        """Sizes of the tensors; a compiled model has one graph for equal sizes."""
-        documents = 0 if self.plan.cu_seqlens is None else len(self.plan.cu_seqlens)
-        return (*self.token_ids.shape, *self.gather.queries.shape, len(self.targets), documents)
-
 
 def micro_batches(rows: PackedRows, most_rows: int, *, rank: int = 0, ranks: int = 1) -> Iterator[PackedRows]:
     """Yield a rank's share of a step: every `ranks`-th run of at most `most_rows` rows, equally many on all ranks.

@@ -19,8 +19,7 @@ from neobert.model.attention import Tensors, send
 from neobert.model.heads import Weights, encoder_part
 from neobert.recipe import Contrastive, Precision
 from neobert.training.distributed import ALONE, Process
-from neobert.training.engine import autocast
-from neobert.training.loop import StepBatches
+from neobert.training.engine import StepBatches, autocast
 from neobert.training.trainer import Trainer, engine_class
 
 NOT_DECLARED: Mapping[str, int] = {}

@@ -133,7 +133,7 @@ def _record(run_file: RunFile, result: TrainResult, metrics: list[dict[str, Any]
         "steps": stage.steps,
         "tokens": stage.tokens,
         "real_tokens": result.totals.real_tokens,
-        **accounts(result.totals, run.recipe, result.execution.processes, device, metrics),
+        **accounts(result.totals, run.recipe, result.execution.processes, device),
         "compiled": result.compiled,
         **machine_record(result, device),
     }

@@ -35,9 +35,6 @@ ENCODED_AT_ONCE = 8192
 UNREAD = 0
 """Place at which a word without a piece is read: that of [CLS]."""
 
-UNLABELLED = ("-1", "-1.0", "None", "nan", "")
-"""What stands in place of labels in splits whose labels are not published."""
-
 
 def permutation(count: int, key: tuple[int, int]) -> Array:
     """Return a permutation of the numbers below `count` that only depends on `key`."""
@@ -162,15 +159,10 @@ def check_examples(task: Task, where: str, examples: Examples) -> Array:
     """Check that a split can be learned and scored; return its `true_labels`. Raises ValueError as `check_columns` and
     `true_labels`, and if it has no labels, or the same one in all rows."""
     check_columns(task, where, examples)
-    rows = examples[task.label_column]
-    if all(isinstance(label, str | Real | None) and str(label).strip() in UNLABELLED for label in rows):
-        raise ValueError(
-            f"{where} is unlabelled: {task.label_column!r} is {rows[0]!r} in every row: take a split that has labels"
-        )
-    labels = true_labels(task, where, examples)
+    labels, first = true_labels(task, where, examples), examples[task.label_column][0]
     values = labels[:, 0] if task.tags_words else labels
     if (values == values[0]).all():
-        one = rows[0][0] if task.tags_words else rows[0]
+        one = first[0] if task.tags_words else first
         raise ValueError(
             f"{where}: {task.label_column!r} is {one!r} in every row, which can be neither learned nor scored: put "
             "examples with other labels there"

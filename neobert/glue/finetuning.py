@@ -23,9 +23,8 @@ from neobert.model.heads import AnyClassifier
 from neobert.processes import Stopped, StopRequest
 from neobert.recipe import FineTuning, Point
 from neobert.training import checkpoints
-from neobert.training.compiling import TrialStep, compile_model, wants_compiling
-from neobert.training.engine import autocast
-from neobert.training.loop import seed_step
+from neobert.training.compiling import compile_model, wants_compiling
+from neobert.training.engine import autocast, seed_step
 from neobert.training.optimization import numbers_beside_state, optimizer_tensors, restore_optimizer, set_learning_rate
 from neobert.training.schedule import FineTuningSchedule
 
@@ -242,7 +241,7 @@ class FineTuner:
         """
         schedule, optimizer = self.schedule(point), self._optimizer(point)
         if not self.compiled:
-            self.compiled = self._compiles(point.batch_size, schedule.steps)
+            self.compiled = self._compiles(schedule.steps)
         initialize_classifier(self.classifier, self.protocol.classifier_scale, seed)
         self.classifier.load_state_dict(self._start, strict=False)  # absent head tensors stay as initialised
         metric = self.encoded.task.decisive_metric(self.protocol)
@@ -303,27 +302,18 @@ class FineTuner:
                 yield batch
         yield ahead
 
-    def _compiles(self, batch_size: int, updates: int) -> bool:
-        """Compile the encoder for batches of fixed sizes if the next `updates` are worth it; return whether it is."""
+    def _compiles(self, updates: int) -> bool:
+        """Let the encoder be compiled for batches of fixed sizes if the next `updates` are worth it; return whether."""
         if not self.layout.has_fixed_sizes or self.encoded.task.tags_words:
             return False
         if not wants_compiling(self.compile, self.device, self._eager_updates + updates):
             return False
-        self.classifier.train()
-        examples = next(training_batches(self._train, batch_size, epochs=1, seed=0))
-        batch = self.layout.collate(self._train, examples, self.device, batch_size)
-        trial = TrialStep(
-            self.classifier.model,
-            lambda: self._loss(self._logits(batch), batch.labels),
-            self.protocol.precision,
-            self.device,
-        )
         is_gpu = self.device.type == "cuda"
         mode = "reduce-overhead" if is_gpu and self.backend == "inductor" else None
-        compiled = compile_model(trial, self.compile, backend=self.backend, mode=mode, dynamic=is_gpu)
-        if not compiled:
-            self.compile = "off"  # it would fail again
-        return compiled
+        compile_model(
+            [(self.classifier.model, "forward")], self.device, backend=self.backend, mode=mode, dynamic=is_gpu
+        )
+        return True
 
     def _optimizer(self, point: Point) -> torch.optim.AdamW:
         """Build AdamW, without clipping as in the released code. Weight decay applies to norms too, and to biases if

@@ -1,8 +1,7 @@
 """Metrics and the score of a task, computed from stored predictions.
 
 GLUE's are computed by scikit-learn and scipy under their names in `Task`. Other metrics are scorers of scikit-learn
-under its own names (`sklearn.metrics.get_scorer_names`), `span_f1`, seqeval's F1 of spans such as named entities, and
-functions of a user's file.
+under its own names (`sklearn.metrics.get_scorer_names`), and `span_f1`, seqeval's F1 of spans such as named entities.
 """
 
 import math
@@ -21,7 +20,6 @@ from sklearn.metrics import accuracy_score, f1_score, get_scorer, get_scorer_nam
 from neobert.data.tokenizers import Array
 from neobert.errors import did_you_mean
 from neobert.glue.tasks import SPAN_F1, Task
-from neobert.own_code import Parts, is_own
 
 
 @dataclass(frozen=True)
@@ -85,7 +83,7 @@ def _measure(task: Task, metric: str, labels: Array, predictions: Array) -> floa
         assert isinstance(task.classes, tuple)
         tags, found = ([task.classes[tag] for tag in each] for each in (true, predicted))
         return span_f1(tags, found, labels[:, 1].tolist())
-    if metric not in METRICS and not is_own(metric):
+    if metric not in METRICS:
         return _scored(task, metric, true, predictions)
     value = METRICS[metric](true, predicted)
     return None if value is None or not math.isfinite(value) else float(value)
@@ -101,18 +99,14 @@ def _correlation(correlation: Callable[[Array, Array], Any], true: Array, predic
     return None if is_constant else float(correlation(true, predicted).statistic)
 
 
-METRICS = Parts[float | None](
-    "metric",
-    "true and predicted class ids or values",
-    {
-        "accuracy": accuracy_score,
-        "f1": partial(f1_score, pos_label=1, zero_division=0.0),
-        "matthews": _matthews,
-        "pearson": partial(_correlation, pearsonr),
-        "spearman": partial(_correlation, spearmanr),
-    },
-)
-"""GLUE's metrics, and the functions of users."""
+METRICS: Mapping[str, Callable[[Array, Array], float | None]] = {
+    "accuracy": accuracy_score,
+    "f1": partial(f1_score, pos_label=1, zero_division=0.0),
+    "matthews": _matthews,
+    "pearson": partial(_correlation, pearsonr),
+    "spearman": partial(_correlation, spearmanr),
+}
+"""GLUE's metrics of true and predicted class ids or values."""
 
 
 class _Predicted(BaseEstimator):
@@ -162,25 +156,11 @@ def refuse_impossible_metrics(task: Task) -> None:
     right = true + 0.5 if task.is_regression else np.eye(task.labels)[true]
     labels = np.stack([true, np.zeros_like(true)], axis=1) if task.tags_words else true
     for metric in task.metrics:
-        if metric not in known and not is_own(metric):
+        if metric not in known:
             raise ValueError(f"task {task.name}: there is no metric {metric!r}: {did_you_mean(metric, known)}")
         if _measure(task, metric, labels, right) is None:
             what = "values" if task.is_regression else f"{task.labels} classes"
             raise ValueError(f"task {task.name}: {metric} is no metric of {what}: take another one")
-
-
-def refuse_undefined_scores(task: Task, labels: Mapping[str, Array]) -> None:
-    """Raise ValueError if a metric has no value on the `labels` of a validation split even where all are predicted
-    right. Metrics of a user's file are not tried."""
-    for split in task.validation_splits:
-        true = labels[split][:, 0] if task.tags_words else labels[split]
-        right = true if task.is_regression else np.eye(task.labels)[true]
-        for metric in task.metrics:
-            if not is_own(metric) and _measure(task, metric, labels[split], right) is None:
-                raise ValueError(
-                    f"{task.title} {split}: {metric} is undefined on its labels, even if all are predicted right: add "
-                    "examples with other labels, or take another metric"
-                )
 
 
 def span_f1(true: Sequence[str], predicted: Sequence[str], sentences: Sequence[int]) -> float:

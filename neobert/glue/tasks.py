@@ -5,15 +5,12 @@ here.
 """
 
 import re
-from collections import Counter
 from collections.abc import Mapping
-from operator import itemgetter
 from typing import Any, Literal, Self
 
-from pydantic import Field, PositiveInt, field_validator, model_validator
+from pydantic import Field, PositiveInt, model_validator
 
 from neobert.errors import did_you_mean, name_first
-from neobert.own_code import own_name
 from neobert.recipe import FineTuning, Value
 
 TaskKind = Literal["classification", "regression", "token_classification"]
@@ -48,8 +45,7 @@ class Task(Value):
 
     `columns` are the texts of an example: one or, for pairs, two. An example of token classification is a sentence: its
     column has a list of words, and `label_column` a label for each. `classes` are the names of the classes, or their
-    number if the labels are 0, 1, …; None for regression. `metrics` are names of `neobert.glue.metrics`, or functions
-    of a ladder file, which are named by their source (`neobert.own_code`).
+    number if the labels are 0, 1, …; None for regression. `metrics` are names of `neobert.glue.metrics`.
 
     `folder` has a file for each split, and `starts_from` is the task whose best weights fine-tuning starts from. They
     are no part of ids, which have a hash of the files, and the study that a study starts from.
@@ -114,12 +110,6 @@ class Task(Value):
         value: float | None = scores["score"] if metric is None else scores["metrics"][metric]
         return value
 
-    @field_validator("metrics", mode="before")
-    @classmethod
-    def _name_functions(cls, metrics: Any) -> Any:
-        is_listed = isinstance(metrics, list | tuple)
-        return [own_name(each) if callable(each) else each for each in metrics] if is_listed else metrics
-
     @model_validator(mode="after")
     def _columns_and_splits_are_possible(self) -> Self:
         if _NAME.fullmatch(self.name) is None or self.name in _REFUSED_NAMES:
@@ -129,13 +119,9 @@ class Task(Value):
             raise ValueError(f"task {self.name} has {len(self.columns)} columns, and {self.kind} reads {what}")
         if not self.validation_splits or TRAIN in self.validation_splits:
             raise ValueError(f"task {self.name} is scored on validation_splits: name one or more, and not {TRAIN!r}")
-        for field, names in (("metrics", self.metrics), ("validation_splits", self.validation_splits)):
-            if len(set(names)) < len(names):
-                raise ValueError(f"task {self.name} has one of its {field} twice: {name_first(names)}")
-        scored = Counter(self.metric_on(metric, split) for metric in self.metrics for split in self.validation_splits)
-        name, times = max(scored.items(), key=itemgetter(1), default=("", 0))
-        if times > 1:
-            raise ValueError(f"task {self.name} would have {times} scores named {name}: rename a validation split")
+        scored = [self.metric_on(metric, split) for metric in self.metrics for split in self.validation_splits]
+        if len(set(scored)) < len(scored):
+            raise ValueError(f"task {self.name} would have two scores of one name: {name_first(scored)}")
         return self
 
     @model_validator(mode="after")

@@ -2,7 +2,6 @@
 
 import shutil
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -86,32 +85,6 @@ def save(
     except BaseException:  # interrupts included, so that no unfinished folder remains
         shutil.rmtree(temporary, ignore_errors=True)
         raise
-
-
-class Writer:
-    """Writes checkpoints one after the other, in a thread."""
-
-    def __init__(self) -> None:
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
-        self._pending: Future[None] | None = None
-
-    def start(self, write: Callable[[], None]) -> None:
-        """Call `write` in the thread once the one before has ended; raises what that one raised."""
-        self.finish()
-        self._pending = self._thread.submit(write)
-
-    def finish(self) -> None:
-        """Wait for what is being written; raises what it raised."""
-        pending, self._pending = self._pending, None
-        try:
-            if pending is not None:
-                pending.result()
-        finally:
-            del pending  # an error of it refers to this frame, and so to all that it was called with
-
-    def close(self) -> None:
-        """End the thread, once it has written."""
-        self._thread.shutdown()
 
 
 def is_valid(folder: Path, *, with_optimizer: bool = False) -> bool:

@@ -1,19 +1,15 @@
 """One optimizer update from micro-batches: accumulation, precision, clipping, gradients summed over ranks."""
 
 import math
-import time
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.profiler import record_function
 
 from neobert.errors import RunFailed
 from neobert.model.attention import send
@@ -34,47 +30,6 @@ def on_device(values: Sequence[float], device: torch.device) -> Tensor:
     return send(torch.tensor(values, dtype=torch.float32), device)
 
 
-class Phases:
-    """Time of a step by phase, measured with events of its device."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._marks: list[tuple[str, torch.cuda.Event | float]] = []
-        self._mark("")
-
-    @contextmanager
-    def during(self, phase: str) -> Iterator[None]:
-        """Count the time of this block, and since the previous one, as `phase`; its name appears in traces."""
-        with record_function(phase):
-            yield
-        self._mark(phase)
-
-    def _mark(self, phase: str) -> None:
-        event = _event(self._device, timed=True)
-        if event is not None:
-            event.record()
-        self._marks.append((phase, time.perf_counter() if event is None else event))
-
-    def seconds(self) -> dict[str, float]:
-        """Return the seconds of each phase; waits for the device to finish them."""
-        totals: dict[str, float] = defaultdict(float)
-        for (_, before), (phase, after) in pairwise(self._marks):
-            totals[phase] += _between(before, after)
-        return dict(totals)
-
-
-def _event(device: torch.device, timed: bool = False) -> torch.cuda.Event | None:
-    return torch.cuda.Event(enable_timing=timed) if device.type == "cuda" else None
-
-
-def _between(before: torch.cuda.Event | float, after: torch.cuda.Event | float) -> float:
-    if isinstance(before, float) and isinstance(after, float):
-        return after - before
-    assert isinstance(before, torch.cuda.Event) and isinstance(after, torch.cuda.Event)
-    after.synchronize()
-    return before.elapsed_time(after) / 1000
-
-
 MicroBatch = TypeVar("MicroBatch")
 
 
@@ -91,15 +46,10 @@ class StepMetrics:
 
 
 class Update:
-    """A launched update. `metrics` are its loss, gradient norm and stop, read one step late to avoid a sync.
+    """A launched update. `metrics` are its loss, gradient norm and stop, read one step late to avoid a sync."""
 
-    `explain` finds where a number that is not finite first appeared. `phases` has the time by phase.
-    """
-
-    def __init__(self, metrics: Tensor, explain: Callable[[], str], phases: Phases) -> None:
-        self._explain = explain
-        self.phases = phases
-        self._done = _event(metrics.device)
+    def __init__(self, metrics: Tensor) -> None:
+        self._done = torch.cuda.Event() if metrics.is_cuda else None
         if self._done is None:
             self._host = metrics
         else:
@@ -118,8 +68,55 @@ class Update:
         loss, norm, stop = self._host.tolist()
         if math.isfinite(loss) and math.isfinite(norm):
             return StepMetrics(loss, norm, stop > 0)
-        what = f"the gradient's norm is {norm}" if math.isfinite(loss) else f"the loss is {loss}"
-        raise RunFailed(f"{what}, first seen in {self._explain()}")
+        raise RunFailed(f"the gradient's norm is {norm}" if math.isfinite(loss) else f"the loss is {loss}")
+
+
+@dataclass(frozen=True)
+class StepBatches(Generic[MicroBatch]):
+    """A process's share of one optimizer step.
+
+    `real_tokens`, `slots` (including those without a token) and `attended_tokens` (tokens that the real ones attend
+    to, summed) count the step over all processes; `state` is the data's state after it.
+    """
+
+    micro_batches: Sequence[MicroBatch]
+    real_tokens: int
+    slots: int
+    attended_tokens: int
+    state: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One update. `number` counts from 1; `seconds` is the time of its loop iteration.
+
+    `stop` is whether all processes have agreed to end after this step.
+    """
+
+    number: int
+    learning_rate: float
+    real_tokens: int
+    slots: int
+    attended_tokens: int
+    seconds: float
+    stop: bool
+    update: Update
+
+    def measured(self) -> StepMetrics:
+        """Return loss and gradient norm; waits for the device to compute them.
+
+        Raises:
+            RunFailed: one of them is not finite; the weights are those of the step before.
+        """
+        try:
+            return self.update.measured()
+        except RunFailed as error:
+            raise RunFailed(f"step {self.number}: {error}") from error
+
+
+def seed_step(seed: int, step: int, process: int) -> None:
+    """Seed dropout as a pure function of seed, step and process, so that no generator state needs saving."""
+    torch.manual_seed(((seed * 1_000_003 + step) * 1_009 + process) % 2**64)
 
 
 def autocast(device: torch.device, precision: PretrainingPrecision) -> torch.autocast:
@@ -173,28 +170,24 @@ class Engine(Generic[MicroBatch]):
         All processes must call it together, with equally many micro-batches. `stop` tells the others that this process
         was asked to stop; it is reduced together with the count, at no extra cost.
         """
-        phases = Phases(self.device)
         mine = on_device([float(sum(map(self.count, batches))), float(stop)], self.device)
         total, stopping = self._over_processes(mine)
         if self.prepare is not None:
-            with phases.during("prepare"), autocast(self.device, self.precision):
+            with autocast(self.device, self.precision):
                 batches = self.prepare(self.model, batches)
         loss = torch.zeros((), device=self.device)
         for index, batch in enumerate(batches):
-            loss += self._accumulate(batch, total.clamp(min=1), phases, last=index == len(batches) - 1)
-        with phases.during("optimizer"):
-            set_learning_rate(self.optimizer, learning_rate)
-            loss = self._over_processes(loss)
-            norm = self._clip_and_update(loss)
-        return Update(torch.stack([loss, norm, stopping]), lambda: self._first_non_finite(batches), phases)
+            loss += self._accumulate(batch, total.clamp(min=1), last=index == len(batches) - 1)
+        set_learning_rate(self.optimizer, learning_rate)
+        loss = self._over_processes(loss)
+        norm = self._clip_and_update(loss)
+        return Update(torch.stack([loss, norm, stopping]))
 
-    def _accumulate(self, batch: MicroBatch, total: Tensor, phases: Phases, *, last: bool) -> Tensor:
+    def _accumulate(self, batch: MicroBatch, total: Tensor, *, last: bool) -> Tensor:
         """Add a micro-batch's gradient; return its share of the mean loss."""
         with self._synchronised(last=last), autocast(self.device, self.precision):
-            with phases.during("forward"):
-                share = self.objective(self.network, batch) / total
-            with phases.during("backward"):
-                (share * self.processes).backward()  # DDP averages over processes, but we need the sum
+            share = self.objective(self.network, batch) / total
+            (share * self.processes).backward()  # DDP averages over processes, but we need the sum
         return share.detach()
 
     def _clip_and_update(self, loss: Tensor) -> Tensor:
@@ -239,41 +232,3 @@ class Engine(Generic[MicroBatch]):
         if isinstance(self.network, DistributedDataParallel) and not last:
             return self.network.no_sync()
         return nullcontext()
-
-    def _first_non_finite(self, batches: Sequence[MicroBatch]) -> str:
-        """Compute the gradients of `batches` again to find the first module or parameter that is not finite.
-
-        It runs without the other processes, one micro-batch at a time, so it needs no more memory than the step."""
-        found: list[str] = []
-        handles = [
-            module.register_forward_hook(_note_non_finite(name, found))
-            for name, module in self.model.named_modules()
-            if not list(module.children())
-        ]
-        try:
-            for batch in batches:
-                with autocast(self.device, self.precision), torch.compiler.set_stance("force_eager"):
-                    loss = self.objective(self.model, batch)
-                if found:
-                    return f"module {found[0]}"
-                if name := self._first_non_finite_gradient(loss):
-                    return f"parameter {name}"
-        finally:
-            for handle in handles:
-                handle.remove()
-        return "the sum of squares"
-
-    def _first_non_finite_gradient(self, loss: Tensor) -> str | None:
-        names, weights = zip(*self.model.named_parameters(), strict=True)
-        for name, gradient in zip(names, torch.autograd.grad(loss, weights, allow_unused=True), strict=True):
-            if gradient is not None and not gradient.isfinite().all():
-                return str(name)
-        return None
-
-
-def _note_non_finite(name: str, found: list[str]) -> Callable[[nn.Module, object, object], None]:
-    def hook(module: nn.Module, inputs: object, output: object) -> None:
-        if isinstance(output, Tensor) and not output.isfinite().all():
-            found.append(name)
-
-    return hook

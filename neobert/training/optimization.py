@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from neobert.own_code import Parts
-from neobert.recipe import Optimization, Stage
-from neobert.training.schedule import scheduled_rate
+from neobert.recipe import Optimization
 
 
 def _adam(kind: type[torch.optim.Adam], weights: Iterable[nn.Parameter], recipe: Optimization) -> torch.optim.Optimizer:
@@ -70,27 +69,6 @@ def clip(
         optimizer.grad_scale, optimizer.found_inf = scale, failed  # type: ignore[attr-defined]
     else:
         torch._foreach_div_(gradients, scale)
-
-
-def follow_recipe(optimizer: torch.optim.Optimizer, model: nn.Module, recipe: Optimization, stage: Stage) -> None:
-    """Make every `optimizer.step()` clip the model's gradients and set the stage's learning rate first, as runs do.
-
-    The number of updates is kept in the optimizer's groups. A gradient that is not finite changes no weight of fused
-    optimizers.
-    """
-    for group in optimizer.param_groups:
-        group["updates"] = 0
-
-    def prepare(stepping: torch.optim.Optimizer, *_: object) -> None:
-        groups = stepping.param_groups
-        gradients = [weight.grad for weight in model.parameters() if weight.grad is not None]
-        norm = nn.utils.get_total_norm(gradients, foreach=True)
-        clip(stepping, gradients, norm, recipe.clip_norm, 1 - norm.isfinite().float())
-        for group in groups:
-            group["updates"] += 1
-        set_learning_rate(stepping, scheduled_rate(groups[0]["updates"], recipe, stage))
-
-    optimizer.register_step_pre_hook(prepare)
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:

@@ -2,33 +2,37 @@
 
 import logging
 from collections.abc import Iterator, Mapping
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from neobert.data.batches import Batch
-from neobert.data.shards import TokenizedCorpus
+from neobert.data.batches import Batch, ExactSizes, PaddingBuckets, collate, micro_batches
+from neobert.data.shards import TokenizedCorpus, split_corpus
+from neobert.data.streams import StepIterator
 from neobert.errors import MissingData
-from neobert.evaluation.heldout import BATCH_TOKENS, HeldoutText, choose_heldout_texts, measure_heldout
+from neobert.evaluation.heldout import (
+    BATCH_TOKENS,
+    HeldoutText,
+    choose_heldout_texts,
+    measure_heldout,
+    token_frequencies,
+)
 from neobert.execution import Execution
 from neobert.identity import plain
+from neobert.model.attention import has_variable_length_kernels
 from neobert.model.build import build_masked_language_model, initialize
 from neobert.model.heads import MaskedLanguageModel
-from neobert.recipe import Pretraining, Stage
+from neobert.recipe import Masking, Pretraining, Stage
 from neobert.starts import start_files
 from neobert.tensors import load_tensors
-from neobert.training.compiling import TrialStep, compile_model, make_eager, parts_of, wants_compiling
-from neobert.training.distributed import ALONE, Process, sum_over_ranks
-from neobert.training.loop import StepBatches
-from neobert.training.stage_batches import StageBatches
+from neobert.training.compiling import compile_model, parts_of, wants_compiling
+from neobert.training.distributed import ALONE, Process
+from neobert.training.engine import StepBatches
 from neobert.training.trainer import Trainer, engine_class
 
 logger = logging.getLogger(__name__)
-
-SIZED_STEPS = 16
-"""First steps of a stage, whose batch sizes are compiled before training; later steps rarely have others."""
 
 
 def summed_loss(network: torch.nn.Module, batch: Batch) -> torch.Tensor:
@@ -68,7 +72,9 @@ class PretrainingTrainer(Trainer[Batch]):
         self.corpora = corpora
         self.previous = previous
         corpus = corpora[recipe.data.corpus]
-        self.batches = StageBatches(recipe, corpus, self.device, execution.micro_batch_tokens, process)
+        self.number = len(recipe.stages) - 1
+        self.documents = split_corpus(corpus)[0]
+        self.varlen = has_variable_length_kernels(self.device) and recipe.precision != "fp32"
         self.model = build_masked_language_model(recipe.model, context or recipe.longest_context, recipe.precision)
         self.engine = engine_class(execution.engine, process.count)(
             self.model,
@@ -78,7 +84,14 @@ class PretrainingTrainer(Trainer[Batch]):
             recipe.precision,
             self.device,
         )
-        self.rows = self.batches.rows()
+        self.rows = StepIterator(
+            self.documents,
+            self.stage,
+            recipe.packing,
+            seed=recipe.seed,
+            stage_number=self.number,
+            long_documents=recipe.data.long_documents,
+        )
         self.data_state = self.rows.state()
 
     @cached_property
@@ -87,9 +100,9 @@ class PretrainingTrainer(Trainer[Batch]):
         common = self.execution.heldout_context or self.stage.context
         contexts = sorted({self.stage.context, common})
         most = BATCH_TOKENS[self.device.type]
-        rows = {context: min(self.batches.rows_of(context), max(1, most // context)) for context in contexts}
-        long, frequencies = self.recipe.data.long_documents, self.batches.frequencies()
-        return choose_heldout_texts(self.corpora, rows, frequencies, long)
+        rows = {context: min(self._rows_of(context), max(1, most // context)) for context in contexts}
+        frequencies = token_frequencies(self.documents, self.recipe.model.vocabulary_size)
+        return choose_heldout_texts(self.corpora, rows, frequencies, self.recipe.data.long_documents)
 
     def begin(self) -> None:
         """Load weights and optimizer state of the previous stage or of the start, or initialize the weights."""
@@ -112,7 +125,38 @@ class PretrainingTrainer(Trainer[Batch]):
         self.rows.restore(dict(state))
 
     def data(self) -> Iterator[StepBatches[Batch]]:
-        return self.batches.steps(self.rows, few_sizes=self.compiled)
+        """Yield this rank's micro-batches of every step of `rows`, padded to few different sizes for a compiled model.
+        Ranks without rows get one padding row, so that collectives do not hang."""
+        sizes = self._few_sizes() if self.compiled else ExactSizes(least_rows=1)
+        ranks = range(self.process.count)
+        for step in self.rows:
+            shares = [list(micro_batches(step, self._most_rows, rank=rank, ranks=len(ranks))) for rank in ranks]
+            masking = self._masking(self.rows.step)
+            batches = [
+                collate(share, self.documents.corpus, masking, sizes=sizes, varlen=self.varlen).to(self.device)
+                for share in shares[self.process.rank]
+            ]
+            slots = self.stage.context * sum(sizes.rows(share.count) for of_rank in shares for share in of_rank)
+            yield StepBatches(batches, step.real_tokens, slots, step.attended_tokens, self.rows.state())
+
+    def _rows_of(self, context: int) -> int:
+        """Return the number of rows of `context` tokens that fit a micro-batch, at least 1."""
+        return max(1, self.execution.micro_batch_tokens // context)
+
+    @property
+    def _most_rows(self) -> int:
+        return min(self._rows_of(self.stage.context), self.stage.tokens_per_step // self.stage.context)
+
+    def _few_sizes(self) -> PaddingBuckets:
+        recipe, context = self.recipe, self.stage.context
+        documents = self.documents.fitted(context, recipe.data.long_documents)
+        mean_tokens = float(documents.framed_lengths.mean())
+        return PaddingBuckets(self._most_rows, context, recipe.masking.highest_rate, mean_tokens)
+
+    def _masking(self, step: int) -> Masking:
+        """Return the masking of a step of this stage; steps count from 1."""
+        is_first = self.number == 0
+        return self.recipe.masking.at((step - 1) / max(1, self.stage.steps - 1) if is_first else 1.0)
 
     def compile(self, began_compiled: bool | None) -> None:
         word = self.execution.compile
@@ -124,24 +168,7 @@ class PretrainingTrainer(Trainer[Batch]):
                 form = "compiled" if began_compiled else "without compiling"
                 logger.info(f"training continues {form}, as it began: --compile {word} applies to new runs only")
         if self.compiled:
-            first, *others = self._trials()
-            compiled = compile_model(first, word, parts=parts_of(self.model, self.device))
-            # All or none: the others would wait for an eager rank, and its padding differs.
-            self.compiled = sum_over_ranks(int(compiled), self.process, self.device) == self.process.count
-            if not self.compiled:
-                make_eager(self.model)
-            for trial in others if self.compiled else ():
-                trial.run()
-            self.count_compile_seconds()
-
-    def _trials(self) -> Iterator[TrialStep]:
-        """Yield a micro-batch of each size in the first steps of the stage, in the same order in all ranks.
-
-        Otherwise ranks would meet new sizes at different steps, and all would wait for each compilation.
-        """
-        for batch in self.batches.of_each_size(SIZED_STEPS, few_sizes=self.compiled):
-            loss = partial(summed_loss, self.model, batch)
-            yield TrialStep(self.model, loss, self.recipe.precision, self.device)
+            compile_model(parts_of(self.model, self.device), self.device)
 
     def heldout_scores(self) -> dict[str, Any]:
         """Return the loss in nats on the held-out documents of the run's own corpus and of each measured corpus, at the

@@ -3,7 +3,6 @@
 Every rank makes the same `Trainer` and calls `fit`. Only rank 0 writes metrics and checkpoints.
 """
 
-import threading
 import time
 from abc import ABC, abstractmethod
 from collections import deque
@@ -23,7 +22,7 @@ from neobert.files import append_line
 from neobert.processes import StopRequest, available_cores
 from neobert.recipe import Contrastive, EngineWord, Optimization, Stage
 from neobert.training import checkpoints
-from neobert.training.accounting import Totals, TrainResult, forget_peak_memory, traced
+from neobert.training.accounting import Totals, TrainResult, forget_peak_memory
 from neobert.training.checkpoints import Checkpoint
 from neobert.training.compiling import compile_seconds
 from neobert.training.distributed import (
@@ -33,8 +32,7 @@ from neobert.training.distributed import (
     default_device,
     sum_over_ranks,
 )
-from neobert.training.engine import Engine
-from neobert.training.loop import Step, StepBatches, training_steps
+from neobert.training.engine import Engine, Step, StepBatches, seed_step
 from neobert.training.schedule import milestones, scheduled_rate
 
 LOGGED_STEPS = 2000
@@ -66,22 +64,16 @@ def prefetch(items: Iterator[Item], depth: int = PREFETCHED_STEPS) -> Iterator[I
 
     Close or drop the generator to end the thread.
     """
-    end = object()
+    end: Any = object()
     executor = ThreadPoolExecutor(1, thread_name_prefix="prefetch")
-    makers: set[int] = set()
-
-    def make() -> Any:
-        makers.add(threading.get_ident())
-        return next(items, end)
-
     try:
-        pending = deque(executor.submit(make) for _ in range(depth))
+        pending = deque(executor.submit(next, items, end) for _ in range(depth))
         while (item := pending.popleft().result()) is not end:
-            pending.append(executor.submit(make))
+            pending.append(executor.submit(next, items, end))
             yield item
     finally:
-        # The garbage collector may close this in any thread, even in the executor's own, which cannot join itself.
-        executor.shutdown(wait=threading.get_ident() not in makers, cancel_futures=True)
+        # Without waiting: the garbage collector may close this in the executor's own thread, which cannot join itself.
+        executor.shutdown(wait=False, cancel_futures=True)
 
 
 class Trainer(ABC, Generic[MicroBatch]):
@@ -109,7 +101,6 @@ class Trainer(ABC, Generic[MicroBatch]):
         self.totals = Totals()
         self.started_at: str | None = None
         self.compiled = False
-        self.writer = checkpoints.Writer()
         self._compile_seconds = compile_seconds()
         self._saved_at = time.monotonic()
 
@@ -130,7 +121,7 @@ class Trainer(ABC, Generic[MicroBatch]):
         """Return the scores on held-out data, `heldout_loss` in nats among them, for the metrics and the record."""
 
     def compile(self, began_compiled: bool | None) -> None:
-        """Compile the model if requested. `began_compiled`: whether earlier attempts did; None in the first."""
+        """Let the model be compiled if requested. `began_compiled`: whether earlier attempts did; None in the first."""
 
     def fit(
         self,
@@ -143,7 +134,7 @@ class Trainer(ABC, Generic[MicroBatch]):
         """Train to the end of the stage, or until any rank is asked to stop; all ranks save after the same steps.
 
         Args:
-            metrics: folder in which rank 0 writes metrics.jsonl and, if requested, a trace.
+            metrics: folder in which rank 0 writes metrics.jsonl.
             check: called by rank 0 before each checkpoint is published; what it raises ends the training.
             tracker: gets the same metrics.
 
@@ -152,32 +143,28 @@ class Trainer(ABC, Generic[MicroBatch]):
         """
         stop = stop or StopRequest()
         forget_peak_memory(self.device)
-        with closing(self.engine), closing(self.writer):
-            execution, writes = self.execution, self.process.writes
-            log = _MetricsLog(metrics / "metrics.jsonl" if writes else None, self, tracker)
+        with closing(self.engine):
+            log = _MetricsLog(metrics / "metrics.jsonl" if self.process.writes else None, self, tracker)
             begun = step = self.restore()
             if begun == 0:
                 self._save_together(0, check)
             steps = self.steps(begun, stop)
-            if writes and execution.trace_steps:
-                steps = traced(steps, execution.trace_steps, metrics / "trace.json", self.device)
             stopping = sum_over_ranks(int(stop.requested), self.process, self.device) > 0
             while not stopping and (taken := next(steps, None)) is not None:
                 step = taken.number
                 log.note(taken)
                 stopping = stop.requested if self.process.count == 1 else taken.stop
-                has_to = step in self.milestones or stopping
-                if has_to or self._save_is_due(step):
+                if step in self.milestones or stopping or self._save_is_due(step):
                     taken.measured()  # raises if not finite, before anything is saved
                     log.write()
-                    self._save_together(step, check, wait=has_to or not execution.checkpoint_interval_seconds)
+                    self._save_together(step, check)
             if stopping:
                 stop.request()  # the request may have come from another rank
             log.write()
             heldout = log.note_heldout_loss(step) if step == self.stage.steps else None
             return TrainResult(
                 totals=self.totals,
-                execution=execution,
+                execution=self.execution,
                 optimizer_state_bytes=self.engine.optimizer_state_bytes(),
                 compiled=self.compiled,
                 begun=begun,
@@ -219,26 +206,39 @@ class Trainer(ABC, Generic[MicroBatch]):
         return scheduled_rate(step, self.optimization, self.stage)
 
     def steps(self, done: int, stop: StopRequest | None = None) -> Iterator[Step]:
-        """Train the remaining steps, add them to the totals, and yield each; `stop` as in `training_steps`."""
-        for step in training_steps(
-            self.engine,
-            prefetch(self.data()),
-            self.learning_rate,
-            first=done + 1,
-            last=self.stage.steps,
-            seed=self.seed,
-            process=self.process.rank,
-            stop=stop,
-        ):
-            self.totals.add(step)
-            self.count_compile_seconds()
-            self.data_state = step.data
-            yield step
+        """Train the remaining steps, add them to the totals, and yield each.
 
-    def count_compile_seconds(self) -> None:
-        """Add the time spent compiling since the last call, as new shapes are compiled within a step."""
-        before, self._compile_seconds = self._compile_seconds, compile_seconds()
-        self.totals.compile_seconds += self._compile_seconds - before
+        A step's metrics are read once the next one has been launched, so that the device always has work. A `stop`
+        requested in any process is agreed on within two steps; the caller then saves and ends.
+
+        Raises:
+            RunFailed: a loss or gradient is not finite; names the step, the weights are those of the step before.
+        """
+        self.engine.model.train()
+        data, previous = prefetch(self.data()), None
+        for number in range(done + 1, self.stage.steps + 1):
+            started = time.perf_counter()
+            batches = next(data)
+            seed_step(self.seed, number, self.process.rank)
+            rate = self.learning_rate(number)
+            update = self.engine.step(batches.micro_batches, rate, stop=stop is not None and stop.requested)
+            agreed = previous is not None and previous.measured().stop
+            previous = Step(
+                number=number,
+                learning_rate=rate,
+                real_tokens=batches.real_tokens,
+                slots=batches.slots,
+                attended_tokens=batches.attended_tokens,
+                seconds=time.perf_counter() - started,
+                stop=agreed,
+                update=update,
+            )
+            compiling, self._compile_seconds = compile_seconds() - self._compile_seconds, compile_seconds()
+            self.totals.add(previous, compiling)
+            self.data_state = batches.state
+            yield previous
+        if previous is not None:
+            previous.measured()
 
     def _save_is_due(self, step: int) -> bool:
         """Whether a checkpoint follows the step, by the clock of rank 0; the same in all ranks."""
@@ -248,14 +248,13 @@ class Trainer(ABC, Generic[MicroBatch]):
         is_old = time.monotonic() - self._saved_at >= execution.checkpoint_interval_seconds
         return bool(broadcast_from_rank0(int(is_old), self.process, self.device))
 
-    def _save_together(self, step: int, check: Callable[[], None], *, wait: bool = True) -> None:
-        """Save in all ranks; if rank 0 fails, the others raise instead of hanging. Without `wait` training goes on
-        while rank 0 writes, and a failure is raised at the next checkpoint."""
+    def _save_together(self, step: int, check: Callable[[], None]) -> None:
+        """Save in all ranks; if rank 0 fails, the others raise instead of hanging."""
         self._saved_at = started = time.monotonic()
         broadcast_from_rank0(1, self.process, self.device)  # raises if the step's own collectives were aborted
         saved = False
         try:
-            self.save(step, check, wait=wait)
+            self.save(step, check)
             saved = True
         finally:
             first_saved = broadcast_from_rank0(int(saved), self.process, self.device)
@@ -263,13 +262,12 @@ class Trainer(ABC, Generic[MicroBatch]):
             raise RunFailed(f"rank 0 could not save step {step}")
         self.totals.checkpoint_seconds += time.monotonic() - started
 
-    def save(self, step: int, check: Callable[[], None] = lambda: None, *, wait: bool = True) -> None:
-        """Write a checkpoint and prune old ones. All ranks take part; rank 0 writes, from copies, so that it need not
-        `wait` for the end. `check` is called before it publishes."""
+    def save(self, step: int, check: Callable[[], None] = lambda: None) -> None:
+        """Write a checkpoint and prune old ones. All ranks take part; rank 0 writes. `check` is called before it
+        publishes."""
         tensors = self.engine.optimizer_tensors(wanted=self.process.writes)
         if not self.process.writes:
             return
-        self.writer.finish()  # before copying, so that two checkpoints are never in memory
         weights, moments = _copied(self.model.state_dict()), _copied(tensors)
         state = {
             "data": self.data_state,
@@ -278,14 +276,8 @@ class Trainer(ABC, Generic[MicroBatch]):
             "compiled": self.compiled,
             "started_at": self.started_at,
         }
-
-        def write() -> None:
-            checkpoints.save(self.checkpoints, step, weights, moments, state, check)
-            checkpoints.prune(self.checkpoints, self.milestones, step)
-
-        self.writer.start(write)
-        if wait:
-            self.writer.finish()
+        checkpoints.save(self.checkpoints, step, weights, moments, state, check)
+        checkpoints.prune(self.checkpoints, self.milestones, step)
 
     @cached_property
     def milestones(self) -> frozenset[int]:
@@ -334,7 +326,6 @@ class _MetricsLog:
             "slots": step.slots,
             "tokens_per_second": round(step.real_tokens / step.seconds, 3),
             "seconds": round(step.seconds, 6),
-            "phase_seconds": {phase: round(seconds, 6) for phase, seconds in step.phase_seconds().items()},
         }
         self._append(self.path, step.number, "step", values)
 

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from neobert.errors import MissingData, RunFailed
 from neobert.model.size import ZERO_BUCKET_ELEMENTS
 from neobert.recipe import PretrainingPrecision
-from neobert.training.engine import Engine, Phases, autocast, on_device
+from neobert.training.engine import Engine, autocast, on_device
 
 MicroBatch = TypeVar("MicroBatch")
 STEP, MOMENTS = "step", ("exp_avg", "exp_avg_sq")
@@ -113,22 +113,20 @@ class ZeroEngine(Engine[MicroBatch]):
         network: nn.Module = self._deepspeed
         return network
 
-    def _accumulate(self, batch: MicroBatch, total: Tensor, phases: Phases, *, last: bool) -> Tensor:
+    def _accumulate(self, batch: MicroBatch, total: Tensor, *, last: bool) -> Tensor:
         self._deepspeed.set_gradient_accumulation_boundary(last)
-        with phases.during("forward"):
-            share = self.objective(self.network, batch) / total
-        with phases.during("backward"):
-            self._deepspeed.backward(share * self.processes)
+        share = self.objective(self.network, batch) / total
+        self._deepspeed.backward(share * self.processes)
         return share.detach()
 
     def _clip_and_update(self, loss: Tensor) -> Tensor:
         """Let DeepSpeed clip and update; it returns the norm to the host, which needs a sync."""
         if not loss.isfinite():
-            raise RunFailed(f"the loss is {loss.item()}; engine ddp names the module where it is first seen")
+            raise RunFailed(f"the loss is {loss.item()}")
         self._deepspeed.step()
         norm = float(self._deepspeed.get_global_grad_norm())
         if not math.isfinite(norm) or not self._deepspeed.was_step_applied():
-            raise RunFailed(f"the gradient's norm is {norm}; engine ddp names the parameter where it is first seen")
+            raise RunFailed(f"the gradient's norm is {norm}")
         return on_device([norm], self.device).squeeze()
 
     @property

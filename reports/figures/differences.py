@@ -5,6 +5,7 @@ In the plot, a step is a line with its seeds, mean and interval around zero; the
 
 import textwrap
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from reports.differences import ADD_ONE, BITS, LADDER, LEAVE_ONE_OUT, LOSS, OWN_RATES, ComparedStep, Measure, find_steps
@@ -23,7 +24,7 @@ from reports.remarks import searches_noted, warnings
 from reports.rows import Study
 from reports.scores import ScoreRow
 from reports.statistics import LEAST_SEEDS_OF_INTERVAL, LEAST_SEEDS_OF_WORD, NO_CLEAR_DIFFERENCE
-from reports.tables import Column, Table, make_table, print_by_seed, print_p, printed_range, signed
+from reports.tables import DASH, Table, frame_of, number, print_by_seed, printed_range, signed
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -48,31 +49,10 @@ FOOT = (
     "Diamond: mean difference of the variant to its parent, filled where there is a claim; line: 95 % t interval over "
     "seeds; dots: paired seeds; band: margin of equivalence. An interval much wider than all seeds is cut at the edge."
 )
-COLUMNS: Sequence[Column[ComparedStep]] = (
-    Column("Design", "design", lambda step: step.design, always=True),
-    Column("Step", "", lambda step: step.name, always=True),
-    Column("", "variant parent", lambda step: (step.variant, step.parent), always=True),
-    Column("Measure", "measure", lambda step: step.measured, always=True),
-    Column("Unit", "unit", lambda step: step.measure.unit, always=True),
-    Column("n", "n", lambda step: step.difference.n, side="r"),
-    Column(
-        "Mean", "mean", lambda step: step.difference.mean, lambda mean, step: signed(mean, step.measure.digits), "r"
-    ),
-    Column(
-        "95 % interval",
-        "low high",
-        lambda step: step.difference.interval,
-        lambda ends, step: printed_range(ends, step.measure.digits),
-        "r",
-    ),
-    Column("p (Holm)", "p_holm", lambda step: step.judged and step.judged.p, print_p, "r"),
-    Column("", "p_t", lambda step: step.difference.p if step.difference.is_tested else None),
-    Column("", "p_equivalence_holm", lambda step: step.judged and step.judged.p_equivalence),
-    Column("", "margin", lambda step: step.measure.margin),
-    Column("Word", "word", lambda step: step.word, always=True),
-    Column("", "by_seed", lambda step: print_by_seed(step.difference.by_seed)),
-    Column("", "notes", lambda step: "; ".join(step.notes), always=True),
-    Column("", "records", lambda step: " ".join(step.ids)),
+HEADER = ("Design", "Step", "Measure", "Unit", "n", "Mean", "95 % interval", "p (Holm)", "Word")
+FACTS = (
+    *("design", "variant", "parent", "measure", "unit", "n", "mean", "low", "high", "p_holm", "p_t"),
+    *("p_equivalence_holm", "margin", "word", "by_seed", "notes", "records"),
 )
 
 
@@ -83,14 +63,34 @@ def table(study: Study) -> Table | None:
         return None
     names = {name for step in steps if step.judged for name in (step.variant, step.parent)}
     rows: Iterator[ScoreRow] = (row for name, row in study.compared_rows.items() if name in names)
-    return make_table(
-        f"Differences at paired seeds ({study.where})",
-        COLUMNS,
-        steps,
-        (*warnings(study), *_notes(steps), *searches_noted(rows, mark="")),
-        rule_key=lambda step: (step.design, step.measure.name),
-        is_left_out=lambda step: step.judged is None,
+    families = enumerate(pairwise((step.design, step.measure.name) for step in steps), 1)
+    return Table(
+        title=f"Differences at paired seeds ({study.where})",
+        shown=frame_of(list(map(_cells, steps)), HEADER),
+        facts=frame_of(list(map(_facts, steps)), FACTS),
+        alignment="llllrrrrl",
+        notes=(*warnings(study), *_notes(steps), *searches_noted(rows, mark="")),
+        rules=frozenset(line for line, (above, own) in families if above != own),
     )
+
+
+def _cells(step: ComparedStep) -> list[str]:
+    numbers, found, digits = [DASH] * 4, step.difference, step.measure.digits
+    if step.judged is not None:
+        p = step.judged.p
+        printed_p = "<0.001" if p is not None and p < 0.0005 else number(p, 3)
+        numbers = [str(found.n), signed(found.mean, digits), printed_range(found.interval, digits), printed_p]
+    return [step.design, step.name, step.measured, step.measure.unit, *numbers, step.word]
+
+
+def _facts(step: ComparedStep) -> list[Any]:
+    names, found, judged = (step.design, step.variant, step.parent, step.measured), step.difference, step.judged
+    if judged is None:
+        return [*names, step.measure.unit, *[None] * 8, step.word, None, "; ".join(step.notes), None]
+    numbers = found.n, found.mean, *(found.interval or (None, None))
+    p_values = judged.p, found.p if found.is_tested else None, judged.p_equivalence
+    about = step.word, print_by_seed(found.by_seed), "; ".join(step.notes), " ".join(step.ids)
+    return [*names, step.measure.unit, *numbers, *p_values, step.measure.margin, *about]
 
 
 def _notes(steps: Sequence[ComparedStep]) -> Iterator[str]:

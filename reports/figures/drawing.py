@@ -6,7 +6,7 @@ Matplotlib is imported inside the functions. Its own defaults are used, independ
 import io
 import math
 import textwrap
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -76,9 +76,9 @@ class Picture:
         with _style():
             return self._draw()
 
-    def files(self, name: str, formats: Collection[str] = tuple(NO_DATES)) -> dict[str, bytes]:
-        """Return the figure in some of the formats pdf, svg and png, by file name."""
-        return {f"{name}.{suffix}": self._render(suffix) for suffix in NO_DATES if suffix in formats}
+    def files(self, name: str) -> dict[str, bytes]:
+        """Return the figure as pdf, svg and png, by file name."""
+        return {f"{name}.{suffix}": self._render(suffix) for suffix in NO_DATES}
 
     def _render(self, suffix: str) -> bytes:
         buffer = io.BytesIO()

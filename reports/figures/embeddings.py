@@ -13,7 +13,7 @@ from reports.figures.drawing import INK, KEPT, Picture, describe_data, format_ax
 from reports.remarks import warnings
 from reports.rows import Study
 from reports.scores import Estimate
-from reports.tables import DASH, THIS_STUDY, Table, capitalized, frame_of, number, print_estimate
+from reports.tables import DASH, PAPER, THIS_STUDY, Table, frame_of, number, print_estimate
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -34,27 +34,19 @@ def table4(study: Study) -> Table | None:
     return _table(study, "Table 4: embeddings after contrastive fine-tuning", "contrastive")
 
 
-def table4_v2(study: Study) -> Table | None:
-    title = f"Embeddings after contrastive fine-tuning on {ENGLISH_SUITE_V2}"
-    return _table(study, title, "contrastive", are_v2=True)
-
-
 def table(study: Study) -> Table | None:
     """Return the numbers of Figure 4."""
     return _table(study, "Zero-shot embeddings", "zero_shot")
 
 
-def zero_shot_v2(study: Study) -> Table | None:
-    return _table(study, f"Zero-shot embeddings on {ENGLISH_SUITE_V2}", "zero_shot", are_v2=True)
-
-
-def _rows_of(study: Study, protocol: Protocol, *, are_v2: bool = False) -> list[EmbeddingRow]:
-    """Return the rows under one protocol: of MTEB(eng, v2), which has a separate table, or of all other suites."""
-    return [row for row in study.embeddings if row.protocol == protocol and row.is_v2 == are_v2]
+def _rows_of(study: Study, protocol: Protocol) -> list[EmbeddingRow]:
+    """Return the rows under one protocol."""
+    return [row for row in study.embeddings if row.protocol == protocol]
 
 
 def shared_tasks(rows: Sequence[EmbeddingRow]) -> tuple[str, ...]:
-    """Return the tasks that all rows share, sorted; empty if every row has an average or suites differ."""
+    """Return the tasks that all rows but those of v2 share, sorted; empty if each has an average or suites differ."""
+    rows = [row for row in rows if row.suite != ENGLISH_SUITE_V2]
     if len({row.suite for row in rows}) != 1 or all(row.is_whole for row in rows):
         return ()
     return tuple(sorted(set.intersection(*(set(row.scores) for row in rows))))
@@ -66,16 +58,15 @@ FACTS = (
 )
 
 
-def _table(study: Study, title: str, protocol: Protocol, *, are_v2: bool = False) -> Table | None:
-    """Return the table of rows under one protocol, of MTEB(eng, v2) or of other suites, after the paper's rows: means
-    over categories, and averages if no task is missing. The CSV file also has every task. None without a row."""
-    rows = _rows_of(study, protocol, are_v2=are_v2)
+def _table(study: Study, title: str, protocol: Protocol) -> Table | None:
+    """Return the table of rows under one protocol, after the paper's rows: means over categories, and averages if no
+    task is missing. The CSV file also has every task. None without a row."""
+    rows = _rows_of(study, protocol)
     if not rows:
         return None
     shared, ladder = shared_tasks(rows), study.ladder
-    paper = published.table4(ladder) if protocol == "contrastive" and not are_v2 else ()
-    averages = ["Mean (task)", "Mean (type)"] if are_v2 else ["Average"]
-    header = ["Source", "Model", "Suite", *TITLES.values(), *averages, "Tasks", "Seeds"]
+    paper = published.table4(ladder) if protocol == "contrastive" else ()
+    header = ["Source", "Model", "Suite", *TITLES.values(), "Average", "Tasks", "Seeds"]
     header += [f"Mean of {len(shared)} shared"] if shared else []
     printed = [_paper_cells(ladder, row, header) for row in paper]
     facts_of_paper = [line for row in paper for line in _paper_facts(ladder, row)]
@@ -90,7 +81,7 @@ def _table(study: Study, title: str, protocol: Protocol, *, are_v2: bool = False
 
 
 def _paper_cells(ladder: Ladder, row: published.PublishedScores, header: Sequence[str]) -> list[str]:
-    cells = [ladder.published_source, row.name, ENGLISH_SUITE, *(number(row.scores[name]) for name in TITLES)]
+    cells = [PAPER, row.name, ENGLISH_SUITE, *(number(row.scores[name]) for name in TITLES)]
     cells += [number(row.average), f"{ALL_TASKS} of {ALL_TASKS}"]
     return cells + [""] * (len(header) - len(cells))
 
@@ -99,7 +90,6 @@ def _cells(row: EmbeddingRow, shared: Sequence[str]) -> list[str]:
     tasks = len(row.scores)
     cells = [THIS_STUDY, row.label, row.suite, *(_print_category(row.category(name)) for name in TITLES)]
     cells.append(print_estimate(row.average))
-    cells += [print_estimate(row.average_of_types)] if row.is_v2 else []
     cells.append(f"{tasks} of {row.expected}" if row.expected else f"{tasks}, none of the {ALL_TASKS}")
     cells.append(str(len(next(iter(row.scores.values())).by_seeds)))
     return cells + ([print_estimate(row.mean_over(shared))] if shared else [])
@@ -115,29 +105,20 @@ def _print_category(mean: CategoryMean) -> str:
 
 def _notes(rows: Sequence[EmbeddingRow], shared: Sequence[str], study: Study) -> Iterator[str]:
     yield from warnings(study)
-    average = f"The average is the flat mean of all {ALL_TASKS} tasks"
-    if rows[0].is_v2:
-        average = (
-            f"Tasks and means are those of mteb's leaderboard for {ENGLISH_SUITE_V2}: over all "
-            f"{rows[0].expected} tasks, and over the means of the {len(TITLES)} types"
-        )
-    lacking = f"{DASH} where one is missing; a category that lacks tasks says how many it has"
-    yield f"Main scores in points. {average}, {lacking}."
+    average = f"The average is the flat mean of all {ALL_TASKS} tasks, {DASH} where one is missing"
+    yield f"Main scores in points. {average}; a category that lacks tasks says how many it has."
     if any(score.spread is not None for row in rows for score in row.scores.values()):
         yield "± is one standard deviation (sd) over seeds."
-    published_as = study.ladder.published_as
-    if rows[0].is_v2:
-        yield f"A task that is in v1, too, is measured once. {capitalized(published_as)} has no scores of v2."
-    elif any(row.suite != ENGLISH_SUITE for row in rows):
+    if any(row.suite != ENGLISH_SUITE for row in rows):
         others = f"Rows of a suite other than {ENGLISH_SUITE} are on other tasks"
-        yield f"{others}: nothing of them compares with {published_as}."
+        yield f"{others}: nothing of them compares with the paper."
     if shared:
         yield f"Mean of {len(shared)} shared: over the tasks that all rows of ours have ({', '.join(shared)})."
     yield from (f"{row.label}: {note}." for row in rows for note in row.notes)
 
 
 def _paper_facts(ladder: Ladder, row: published.PublishedScores) -> Iterator[list[Any]]:
-    names = [ladder.published_source, row.name, ENGLISH_SUITE, "contrastive"]
+    names = [PAPER, row.name, ENGLISH_SUITE, "contrastive"]
     for category, score in row.scores.items():
         tasks = TASKS_IN_SUITE[category]  # type: ignore[index]
         yield [*names, "category", category, tasks, tasks, f"{score:.1f}", "", "", row.source, ""]
@@ -154,8 +135,6 @@ def _facts(row: EmbeddingRow) -> Iterator[list[Any]]:
         yield [*names, "category", category, *numbers, "", " ".join(row.records(mean.tasks))]
     ids = " ".join(row.records(row.scores)) if row.average else ""
     yield [*names, "average", "all", len(row.scores), row.expected, *_numbers(row.average), "", ids]
-    if row.is_v2:
-        yield [*names, "average", "types", len(row.scores), row.expected, *_numbers(row.average_of_types), "", ids]
 
 
 def _numbers(estimate: Estimate | None) -> tuple[float | None, float | None, int]:
@@ -164,7 +143,7 @@ def _numbers(estimate: Estimate | None) -> tuple[float | None, float | None, int
 
 def draw(study: Study) -> Picture | None:
     """Draw zero-shot means of all 56 tasks, or of the tasks that all rows share; None without a row."""
-    rows = _rows_of(study, "zero_shot")
+    rows = [row for row in _rows_of(study, "zero_shot") if row.suite != ENGLISH_SUITE_V2]
     return Picture(lambda: _draw(rows, describe_data(study))) if rows else None
 
 

@@ -267,28 +267,25 @@ def _legend_handles(bars: Bars) -> list[Any]:
         label = "each seed, 95 % t interval" if has_interval else "each seed"
         handles.append(Line2D([], [], label=label, **seed | {"lw": 1.0 if has_interval else 0.0}))
     if any(bar.paper for bar in bars.bars):
-        published_as = bars.study.ladder.published_as
-        handles.append(
-            Line2D([], [], label=f"printed in {published_as}, at its own scale and data", ls="", **PAPER_DIAMOND)
-        )
+        handles.append(Line2D([], [], label="printed in the paper, at its own scale and data", ls="", **PAPER_DIAMOND))
     return handles
 
 
 def _foot(bars: Bars) -> str:
     """Return the sentences below the figure; of each pair the second is left out if the first is false."""
-    published_as, shown = bars.study.ladder.published_as, {bar.row.name for bar in _shown(bars)}
+    shown = {bar.row.name for bar in _shown(bars)}
     without, not_run = ([name for name in bars.missing if (name in shown) == is_shown] for is_shown in (True, False))
     scored = [bar for bar in bars.bars if bar.score]
     sentences = (
         (
             published.figure1(bars.study.ladder) and not bars.study.is_average_of_eight,
-            f"Averages printed in {published_as} are over all eight tasks and are not shown.",
+            "Averages printed in the paper are over all eight tasks and are not shown.",
         ),
         (True, _about_seeds(scored)),
         (True, "On the bars: score, and relative change to the parent in the tree of variants over the seeds of both."),
         (
             any("@" in name for name in shown),
-            f"Grey with an @: not discarded, another reading of {published_as} or its code.",
+            "Grey with an @: not discarded, another reading of the paper or its code.",
         ),
         (without, f"{DASH} no value: {', '.join(without)} (reasons in figure1.csv)."),
         (len(shown) < len(bars.bars), f"Not run: {', '.join(not_run)}."),

@@ -1,12 +1,10 @@
-"""Tables 2, 3 and 5: modifications, GLUE development scores and best grid points, next to the paper's. Own tasks."""
+"""Tables 2, 3 and 5: modifications, GLUE development scores and best grid points, next to the paper's."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 import pandas as pd
 
-from ablations.ladders import Ladder
 from ablations.scales import UNSCALED
 from ablations.scaling import scaled
 from ablations.variant import Recipe, Variant
@@ -19,12 +17,10 @@ from reports.rows import Study
 from reports.scores import Cell, ScoreRow, point_name
 from reports.tables import (
     DASH,
+    PAPER,
     THIS_STUDY,
-    Column,
     Table,
-    capitalized,
     frame_of,
-    make_table,
     number,
     print_estimate,
 )
@@ -106,7 +102,7 @@ def table2(study: Study) -> Table:
     own = study.ladder
     lines = [f"Variants in parentheses are {own.not_kept}: nothing continues them. {own.root.name} is the baseline."]
     if facts.variant.str.contains("@").any():
-        lines.append(f"Those with an @ are another reading of {own.published_as} or its code.")
+        lines.append("Those with an @ are another reading of the paper or its code.")
     return Table(
         title=f"Table 2: the modifications ({study.where})",
         shown=shown,
@@ -122,64 +118,34 @@ def _arrow(before: str, after: str) -> str:
 
 
 def table3(study: Study) -> Table:
-    """Return the paper's rows, the ladder and external models: scores in points, ± standard deviation over seeds."""
-    paper = published.table3(study.ladder)
-    rules = {len(paper), len(paper) + len(study.rows)} if study.external else {len(paper)}
-    title = f"Table 3: GLUE development scores ({study.where})"
-    return _score_table(title, study, paper, study.all_rows, rules, remarks(study, short=True))
-
-
-def scores(study: Study) -> Table | None:
-    """Return the table of all rows with records, also those of designs, budgets and rates, without the columns in which
-    none has a value; None without rows."""
-    rows = study.recorded_rows
-    if not rows:
-        return None
-    lines = ["± is one standard deviation (sd) over seeds."]
-    if any("‡" in cell.marks for row in rows for cell in row.glue.values() if cell.score is not None):
-        lines.append("‡ started from pre-training instead of MNLI.")
-    title = "GLUE development scores and held-out losses"
-    table = _score_table(title, study, (), rows, set(), [*lines, *searches_noted(rows)])
-    empty = [name for name in table.header if table.shown[name].isin(("", DASH)).all()]
-    lines = [f"No row has: {', '.join(empty)}."] if empty else []
-    shown = table.shown.drop(columns=["Source", *empty])
-    alignment = "l" + "r" * (len(shown.columns) - 1)
-    return replace(table, shown=shown, alignment=alignment, notes=(*table.notes, *lines))
-
-
-def _score_table(
-    title: str,
-    study: Study,
-    paper: Sequence[published.PublishedScores],
-    ours: Sequence[ScoreRow],
-    rules: set[int],
-    more_notes: Sequence[str],
-) -> Table:
+    """Return the paper's rows, the ladder, other variants with records and external models: scores in points, ±
+    standard deviation over seeds."""
+    paper, ours = published.table3(study.ladder), study.table_rows
     corpora = sorted(set[str]().union(*(row.losses for row in ours)))
     is_complete = all(row.average is not None for row in study.rows if row.scored_tasks)
     shared = () if is_complete else study.shared_tasks
-    texts = [*(_published_cells(study.ladder, row) for row in paper), *(_cells(row, shared, corpora) for row in ours)]
-    values = [*(_published_facts(study.ladder, row) for row in paper), *(_facts(row, shared, corpora) for row in ours)]
+    texts = [*map(_published_cells, paper), *(_cells(row, shared, corpora) for row in ours)]
+    values = [*map(_published_facts, paper), *(_facts(row, shared, corpora) for row in ours)]
     return Table(
-        title=title,
+        title=f"Table 3: GLUE development scores ({study.where})",
         shown=pd.DataFrame(texts, columns=list(texts[-1]), dtype=object).fillna(""),
         facts=pd.DataFrame(values, columns=list(values[-1]), dtype=object),
         alignment="ll" + "r" * (len(texts[-1]) - 2),
-        notes=(*_legend(study, ours, shared, corpora), *more_notes),
-        rules=frozenset(rules),
+        notes=(*_legend(study, ours, shared, corpora), *remarks(study)),
+        rules=frozenset({len(paper), len(paper) + len(ours) - len(study.external)} - {len(texts)}),
     )
 
 
-def _published_cells(ladder: Ladder, row: published.PublishedScores) -> dict[str, str]:
+def _published_cells(row: published.PublishedScores) -> dict[str, str]:
     scores = {task_title(task): number(score) for task, score in row.scores.items()}
     average = row.average if len(scores) == len(TASKS) else None
-    return {"Source": ladder.published_source, "Model": row.name, **scores, "Average": number(average)}
+    return {"Source": PAPER, "Model": row.name, **scores, "Average": number(average)}
 
 
-def _published_facts(ladder: Ladder, row: published.PublishedScores) -> dict[str, str]:
+def _published_facts(row: published.PublishedScores) -> dict[str, str]:
     scores = {task: f"{score:.1f}" for task, score in row.scores.items()}
     return {
-        "source": ladder.published_source,
+        "source": PAPER,
         "model": row.name,
         **scores,
         "average": f"{row.average:.1f}" if len(scores) == len(TASKS) else "",
@@ -198,7 +164,7 @@ def _cells(row: ScoreRow, shared: tuple[str, ...], corpora: Sequence[str]) -> di
         "Model": row.label,
         **{
             task_title(task): print_estimate(own.score) + (own.marks if own.score else "")
-            for task, own in row.glue.items()
+            for task, own in row.cells.items()
         },
         **(averages if row.glue else {}),
         **({f"Mean of {len(shared)} shared": print_estimate(row.mean_over(shared))} if shared else {}),
@@ -209,7 +175,7 @@ def _cells(row: ScoreRow, shared: tuple[str, ...], corpora: Sequence[str]) -> di
 def _legend(study: Study, ours: Sequence[ScoreRow], shared: tuple[str, ...], corpora: Sequence[str]) -> list[str]:
     tasks = study.ladder.glue_tasks
     all_tasks = "all eight tasks" if len(tasks) == len(TASKS) else ", ".join(map(task_title, tasks))
-    lines = [f"Rows of {study.ladder.published_as} are as printed there; rows of this study come from records alone."]
+    lines = ["Rows of the paper are as printed there; rows of this study come from records alone."]
     if tasks:
         lines[0] += f" Scores are in points; the average is the flat mean of {all_tasks}, {DASH} where one is missing."
         lines.append(
@@ -231,8 +197,8 @@ def _legend(study: Study, ours: Sequence[ScoreRow], shared: tuple[str, ...], cor
 
 
 def _facts(row: ScoreRow, shared: tuple[str, ...], corpora: Sequence[str]) -> dict[str, Any]:
-    """Return every number, with the chosen points, the spread and the ids of its records."""
-    average, shared_mean, cells = row.average, row.mean_over(shared), row.glue.items()
+    """Return every number, with the chosen points, the spread and the ids of its records, also of own tasks."""
+    average, shared_mean, cells = row.average, row.mean_over(shared), row.cells.items()
     return {
         "source": THIS_STUDY,
         "model": row.label,
@@ -251,7 +217,7 @@ def _facts(row: ScoreRow, shared: tuple[str, ...], corpora: Sequence[str]) -> di
         **{f"{task}_point": point_name(cell.point) if cell.point else "" for task, cell in cells},
         **{f"heldout_loss_{corpus}": row.losses[corpus].mean if corpus in row.losses else None for corpus in corpora},
         "reference": row.source,
-        **{f"{task}_records": " ".join(row.trial_ids([task])) for task in row.glue},
+        **{f"{task}_records": " ".join(row.trial_ids([task])) for task in row.cells},
         "loss_records": " ".join(row.run_ids),
     }
 
@@ -266,27 +232,22 @@ def table5(study: Study) -> Table | None:
     """Return the best grid point for each task, as batch/rate/decay; None if the ladder has none of GLUE's tasks."""
     if not study.ladder.glue_tasks:
         return None
-    ladder, ours = study.ladder, [row for row in study.recorded_rows if row.scored_tasks]
-    printed = [
-        [ladder.published_source, model, *map(point_name, points.values())]
-        for model, points in published.table5(ladder).items()
-    ]
+    ladder, ours = study.ladder, [row for row in study.table_rows if row.scored_tasks]
+    printed = [[PAPER, model, *map(point_name, points.values())] for model, points in published.table5(ladder).items()]
     source = next(iter(published.read(ladder, "table5").source), "")
     paper = [
-        [ladder.published_source, model, task, *_axes_of(point), *[None] * 4, source, ""]
+        [PAPER, model, task, *_axes_of(point), *[None] * 4, source, ""]
         for model, points in published.table5(ladder).items()
         for task, point in points.items()
     ]
     shown = [[THIS_STUDY, row.label, *(_print_point(cell) for cell in row.glue.values())] for row in ours]
     lines = [
-        f"Points as batch size/learning rate/weight decay. {capitalized(ladder.published_as)}'s rows are as printed "
-        "there, from its own grid.",
+        "Points as batch size/learning rate/weight decay. The paper's rows are as printed there, from its own grid.",
         "Ours is the point with the highest mean over seeds; of equal ones the first in the grid.",
     ]
     if study.scale not in UNSCALED:
         lines.append(
-            f"Scale {study.scale} has rates and batch sizes of its own: its points say nothing about "
-            f"{ladder.published_as}'s."
+            f"Scale {study.scale} has rates and batch sizes of its own: its points say nothing about the paper's."
         )
     if any(row.is_of_incomplete_grid for row in ours):
         lines.append(INCOMPLETE)
@@ -315,62 +276,3 @@ def _best_points(row: ScoreRow) -> Iterator[list[Any]]:
 
 def _axes_of(point: Point) -> tuple[int, str, str]:
     return point.batch_size, f"{point.learning_rate:g}", f"{point.weight_decay:g}"
-
-
-# Tasks that a ladder declares itself
-
-
-NOTE_ON_OWN_TASKS = (
-    "Mean of the metrics on the validation splits, ×100, at the best point of the grid, ± one standard deviation over "
-    "seeds († best of an incomplete grid). The table of differences compares arms."
-)
-
-
-@dataclass(frozen=True)
-class _OwnTask:
-    """A task of a row."""
-
-    ladder: Ladder
-    task: str
-    row: ScoreRow
-    cell: Cell
-
-    @property
-    def metrics(self) -> str:
-        about = self.ladder.own_tasks[self.task]
-        return ", ".join(
-            about.metric_on(metric, split) for split in about.validation_splits for metric in about.metrics
-        )
-
-
-COLUMNS_OF_OWN_TASKS: Sequence[Column[_OwnTask]] = (
-    Column("Task", "task", lambda line: line.task),
-    Column("Arm", "variant", lambda line: line.row.label),
-    Column("Metrics", "metrics", lambda line: line.metrics),
-    Column(
-        "Score",
-        "score sd",
-        lambda line: None if line.cell.score is None else (line.cell.score.mean, line.cell.score.spread),
-        lambda _, line: print_estimate(line.cell.score, 2) + line.cell.choice_mark,
-        "r",
-    ),
-    Column("Seeds", "seeds", lambda line: len(line.cell.ids), side="r"),
-    Column("Point", "point", lambda line: "" if line.cell.point is None else point_name(line.cell.point), side="r"),
-    Column("", "starts_from", lambda line: line.ladder.tasks[line.task].starts_from or "pretraining"),
-    Column("", "records", lambda line: " ".join(line.cell.ids.values())),
-)
-
-
-def own_tasks(study: Study) -> Table | None:
-    """Return a table with a line for every task of every row; None without a score."""
-    lines: list[_OwnTask] = []
-    names: dict[frozenset[str], str] = {}  # an arm of a design may have the trials of a variant
-    for task in study.ladder.own_tasks:
-        for row in study.recorded_rows:
-            cell = row.cells.get(task)
-            if cell and cell.score and names.setdefault(frozenset(cell.ids.values()), row.name) == row.name:
-                lines.append(_OwnTask(study.ladder, task, row, cell))
-    if not lines:
-        return None
-    about = (*warnings(study), NOTE_ON_OWN_TASKS, *searches_noted(line.row for line in lines))
-    return make_table(f"Own tasks ({study.where})", COLUMNS_OF_OWN_TASKS, lines, about, rule_key=lambda line: line.task)

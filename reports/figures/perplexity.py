@@ -21,7 +21,7 @@ from reports.figures.drawing import (
 from reports.frames import select_group
 from reports.rows import Study
 from reports.statistics import t_interval
-from reports.tables import Column, Table, make_table, number, rounded
+from reports.tables import Table, frame_of, number
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -60,7 +60,9 @@ def find_lines(study: Study) -> tuple[PerplexityLine, ...]:
     seeds, labels, lines = study.seeds, study.run_labels, []
     for result in select_group(study.frames.readouts_of("perplexity"), study.scale, study.data).itertuples():
         label = f"{labels[result.run]}, seed {seeds[result.run]}" if result.run in seeds else f"run {result.run}"
-        lines.append(PerplexityLine(label, result.corpus, points_of(result.answer), result.id))
+        lines += [
+            PerplexityLine(label, corpus, points_of(answer), result.id) for corpus, answer in result.answers.items()
+        ]
     return tuple(sorted(lines, key=lambda line: (line.label, line.corpus, line.id)))
 
 
@@ -121,34 +123,8 @@ def _range(counts: Iterable[int]) -> str:
     return f"{least:,}" if least == most else f"{least:,} to {most:,}"
 
 
-@dataclass(frozen=True)
-class _LengthLine:
-    """A line of the table: a checkpoint at one length."""
-
-    of: PerplexityLine
-    point: PerplexityAtLength
-
-
-def _thousands(value: int, _: _LengthLine) -> str:
-    return f"{value:,}"
-
-
-COLUMNS: Sequence[Column[_LengthLine]] = (
-    Column("Model", "model", lambda line: line.of.label),
-    Column("Corpus", "corpus", lambda line: line.of.corpus),
-    Column("Tokens", "tokens", lambda line: line.point.tokens, _thousands, "r"),
-    Column("Pseudo-perplexity", "pseudo_perplexity", lambda line: line.point.pseudo_perplexity, rounded(2), "r"),
-    Column(
-        "95 %",
-        "low high",
-        lambda line: (line.point.low, line.point.high),
-        lambda ends, _: " to ".join(number(end, 2) for end in ends),
-        "r",
-    ),
-    Column("Positions", "positions", lambda line: line.point.positions, _thousands, "r"),
-    Column("Documents", "documents", lambda line: line.point.documents, _thousands, "r"),
-    Column("", "records", lambda line: line.of.id),
-)
+HEADER = ("Model", "Corpus", "Tokens", "Pseudo-perplexity", "95 %", "Positions", "Documents")
+FACTS = ("model", "corpus", "tokens", "pseudo_perplexity", "low", "high", "positions", "documents", "records")
 
 
 def table(study: Study) -> Table | None:
@@ -156,9 +132,16 @@ def table(study: Study) -> Table | None:
     lines = find_lines(study)
     if not lines:
         return None
-    return make_table(
-        f"Pseudo-perplexity by length ({study.where})",
-        COLUMNS,
-        [_LengthLine(line, point) for line in lines for point in line.points],
-        ("exp of the mean loss of tokens that are masked alone.", describe_documents(lines), OF_THE_PAPER),
+    shown, facts = [], []
+    for line, at in ((each, point) for each in lines for point in each.points):
+        values = number(at.pseudo_perplexity, 2), f"{number(at.low, 2)} to {number(at.high, 2)}"
+        shown.append([line.label, line.corpus, f"{at.tokens:,}", *values, f"{at.positions:,}", f"{at.documents:,}"])
+        numbers = at.tokens, at.pseudo_perplexity, at.low, at.high, at.positions, at.documents
+        facts.append([line.label, line.corpus, *numbers, line.id])
+    return Table(
+        title=f"Pseudo-perplexity by length ({study.where})",
+        shown=frame_of(shown, HEADER),
+        facts=frame_of(facts, FACTS),
+        alignment="ll" + "r" * 5,
+        notes=("exp of the mean loss of tokens that are masked alone.", describe_documents(lines), OF_THE_PAPER),
     )

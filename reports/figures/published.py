@@ -42,14 +42,6 @@ def figure1(ladder: Ladder) -> Mapping[str, Any]:
     return {row.variant: row for row in read(ladder, "figure1").itertuples()}
 
 
-def printed_checkpoints(ladder: Ladder) -> "list[tuple[str, PublishedScores]]":
-    """Return (variant, row) for the rows of Table 3 that are checkpoints of a variant, in the paper's order."""
-    names = ladder.printed_as.items()
-    return [
-        (variant, row) for variant, name in names for row in table3(ladder) if f"{row.model}-".startswith(f"{name}-")
-    ]
-
-
 @dataclass(frozen=True)
 class PublishedScores:
     """One model of Table 3 or 4: scores by GLUE task or embedding category, and the printed average, in points."""

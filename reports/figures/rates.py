@@ -1,20 +1,17 @@
-"""Held-out loss over peak learning rates on pilot seeds: a panel per variant, with the optimum and its error."""
+"""Held-out loss over peak learning rates on pilot seeds: a panel per variant, with the optimum."""
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ablations.rates import Optimum
 from neobert.rates import rate_text
 from reports.figures.drawing import COLOURS, INK, KEPT, Picture, describe_data, panel_grid
 from reports.rates import PilotSweep
 from reports.remarks import warnings
 from reports.rows import Study
-from reports.scores import ScoreRow
-from reports.tables import DASH, Column, Table, facts_frame, make_table, rounded
+from reports.tables import DASH, Table, frame_of, number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,8 +21,8 @@ TALLEST = 3.0
 """Maximum height of the axis above the best mean, in ranges of the best three rates; higher losses are cut."""
 FOOT = (
     "Rings: pilot seeds; line: their mean; crosses: rates at which a run failed; curve: parabola through the best "
-    "three rates; vertical line and band: the optimum, and one standard error over pilot seeds; dotted: the shared "
-    "rate. Losses far above the best are cut at the upper edge. Pilot seeds are in no comparison of variants."
+    "three rates; vertical line: the optimum; dotted: the shared rate. Losses far above the best are cut at the upper "
+    "edge. Pilot seeds are in no comparison of variants."
 )
 
 
@@ -56,8 +53,6 @@ def _draw_panel(axes: "Axes", sweep: PilotSweep) -> None:
     axes.plot(failed, [high] * len(failed), ls="", marker="x", ms=4, color=COLOURS[1], clip_on=False, zorder=5)
     axes.axvline(sweep.shared_rate, color=INK, lw=0.6, ls=":", zorder=1)
     if optimum is not None:
-        if optimum.interval is not None:
-            axes.axvspan(*optimum.interval, color=COLOURS[6], alpha=0.5, lw=0, zorder=0)
         axes.axvline(optimum.exact, color=COLOURS[0], lw=0.8, zorder=2)
     if optimum is not None and optimum.fitted:
         rates = np.geomspace(optimum.fitted[0], optimum.fitted[-1], 60)
@@ -86,112 +81,19 @@ def _limits(sweep: PilotSweep) -> tuple[float, float]:
     return losses[0] - room, high + room
 
 
-@dataclass(frozen=True)
-class _SweepLine:
-    """A line of the table: a sweep, and the row of its variant at the best rate, if there is one."""
-
-    sweep: PilotSweep
-    at_best: ScoreRow | None
-
-    @property
-    def optimum(self) -> Optimum | None:
-        return self.sweep.optimum
-
-    @property
-    def best(self) -> str:
-        """Name of the variant at its best rate; empty without an optimum."""
-        return self.sweep.best if self.at_best is None else self.at_best.name
-
-    @property
-    def tried(self) -> str:
-        rates = self.sweep.curve.rates
-        return f"{rate_text(rates[0])} to {rate_text(rates[-1])} ({len(rates)})"
-
-    @property
-    def best_tried(self) -> float | None:
-        means = self.sweep.curve.means
-        return min(means, key=means.__getitem__, default=None)
-
-    @property
-    def remark(self) -> str:
-        """Why the optimum is not the vertex of a parabola, or why there is none, and the rates at which runs failed."""
-        curve = self.sweep.curve
-        failed = [rate_text(rate) for rate in curve.rates if curve.has_failed(rate)]
-        without = "the best rate lies at the edge of what was tried" if curve.means else "no rate has a loss"
-        reason = self.optimum.reason if self.optimum else without
-        return "; ".join(filter(None, (reason, f"a run failed at {', '.join(failed)}" if failed else "")))
-
-
-@dataclass(frozen=True)
-class _PilotRun:
-    """A line of the CSV file: a run with a loss or a failure."""
-
-    of: _SweepLine
-    rate: float
-    seed: int
-
-    def among(self, values: Mapping[float, Mapping[int, Any]]) -> Any:
-        return values.get(self.rate, {}).get(self.seed)
-
-
-def _rate(rate: float | None, _: Any = None) -> str:
-    return DASH if rate is None else rate_text(rate)
-
-
-def _rate_fact(rate: float | None) -> str | None:
-    """Format a rate for the CSV file, in which floats would have six decimals."""
-    return None if rate is None else f"{rate:.6g}"
-
-
-def _interval(optimum: Optimum | None) -> tuple[float, float] | None:
-    return None if optimum is None else optimum.interval
-
-
-COLUMNS: Sequence[Column[_SweepLine]] = (
-    Column("Variant", "", lambda line: line.sweep.variant),
-    Column("Shared rate", "", lambda line: line.sweep.shared_rate, _rate, "r"),
-    Column("Loss at it", "", lambda line: line.sweep.curve.means.get(line.sweep.shared_rate), rounded(4), "r"),
-    Column("Rates tried", "", lambda line: line.tried, side="r"),
-    Column("Pilot seeds", "", lambda line: ", ".join(map(str, line.sweep.curve.seeds)), side="r"),
-    Column("Best tried", "", lambda line: line.best_tried, _rate, "r"),
-    Column("Optimum", "", lambda line: line.optimum and line.optimum.rate, _rate, "r"),
-    Column(
-        "Within 1 s.e.",
-        "",
-        lambda line: _interval(line.optimum),
-        lambda ends, _: " to ".join(map(rate_text, ends)) if ends else DASH,
-        "r",
-    ),
-    Column("Loss there", "", lambda line: line.optimum and line.optimum.loss, rounded(4), "r"),
-    Column("At its best rate", "", lambda line: line.best or None),
-    Column(
-        "Its seeds",
-        "",
-        lambda line: line.optimum and (0 if line.at_best is None else line.at_best.runs.seed.nunique()),
-        side="r",
-    ),
-    Column("Remark", "", lambda line: line.remark or None),
+HEADER = (
+    *("Variant", "Shared rate", "Loss at it", "Rates tried", "Pilot seeds", "Best tried", "Optimum", "Loss there"),
+    *("At its best rate", "Its seeds", "Remark"),
 )
-FACTS: Sequence[Column[_PilotRun]] = (
-    Column("", "variant", lambda run: run.of.sweep.variant),
-    Column("", "peak_learning_rate", lambda run: _rate_fact(run.rate)),
-    Column("", "pilot_seed", lambda run: run.seed),
-    Column("", "heldout_loss", lambda run: run.among(run.of.sweep.curve.losses)),
-    Column("", "failure", lambda run: run.among(run.of.sweep.curve.failures)),
-    Column("", "shared_rate", lambda run: _rate_fact(run.of.sweep.shared_rate)),
-    Column("", "optimum", lambda run: _rate_fact(run.of.optimum.exact if run.of.optimum else None)),
-    Column("", "optimum_low optimum_high", lambda run: map(_rate_fact, _interval(run.of.optimum) or (None, None))),
-    Column("", "optimum_loss", lambda run: run.of.optimum and run.of.optimum.loss),
-    Column("", "at_best_rate", lambda run: run.of.best),
-    Column("", "records", lambda run: run.among(run.of.sweep.ids)),
+FACTS = (
+    *("variant", "peak_learning_rate", "pilot_seed", "heldout_loss", "failure", "shared_rate", "optimum"),
+    *("optimum_loss", "at_best_rate", "records"),
 )
 NOTES = (
     "Held-out MLM loss in nats per token at the end of pre-training, on a variant's own corpus in its own context, by "
     "peak learning rate, on pilot seeds. Optimum: vertex of the parabola through the best three rates, in the "
-    "logarithm of the rate; within 1 s.e.: one standard error of the mean of the seeds' own vertices to each side "
-    "(none with one seed). Where the loss jumps or a run failed at the next rate, it is the best rate tried.",
-    "At its best rate: the arm of differences at own rates; a rate within a tenth of the optimum counts as it. Pilot "
-    "seeds are in no difference and no score.",
+    "logarithm of the rate. Where the loss jumps or a run failed at the next rate, it is the best rate tried.",
+    "At its best rate: the arm of differences at own rates. Pilot seeds are in no difference and no score.",
 )
 
 
@@ -201,17 +103,48 @@ def table(study: Study) -> Table | None:
     sweeps = study.sweeps.values()
     if not sweeps:
         return None
-    lines = [_SweepLine(sweep, study.row_at_best_rate(sweep.variant)) for sweep in sweeps]
-    shown = make_table(
-        f"Held-out loss by peak learning rate ({study.where})",
-        COLUMNS,
-        lines,
-        (*warnings(study), *NOTES, *(f"{sweep.variant}: {note}." for sweep in sweeps for note in sweep.notes)),
+    return Table(
+        title=f"Held-out loss by peak learning rate ({study.where})",
+        shown=frame_of([_cells(sweep, study) for sweep in sweeps], HEADER),
+        facts=frame_of([line for sweep in sweeps for line in _facts(sweep)], FACTS),
+        alignment="lrrrrrrrlrl",
+        notes=(*warnings(study), *NOTES, *(f"{sweep.variant}: {note}." for sweep in sweeps for note in sweep.notes)),
     )
-    runs = [
-        _PilotRun(line, rate, seed)
-        for line in lines
-        for rate in line.sweep.curve.rates
-        for seed in sorted({*line.sweep.curve.losses.get(rate, {}), *line.sweep.curve.failures.get(rate, {})})
+
+
+def _cells(sweep: PilotSweep, study: Study) -> list[str]:
+    curve, optimum, at_best = sweep.curve, sweep.optimum, study.row_at_best_rate(sweep.variant)
+    means, rates = curve.means, curve.rates
+    return [
+        sweep.variant,
+        rate_text(sweep.shared_rate),
+        number(means.get(sweep.shared_rate), 4),
+        f"{rate_text(rates[0])} to {rate_text(rates[-1])} ({len(rates)})",
+        ", ".join(map(str, curve.seeds)),
+        rate_text(min(means, key=means.__getitem__)) if means else DASH,
+        rate_text(optimum.rate) if optimum else DASH,
+        number(optimum.loss if optimum else None, 4),
+        sweep.best or DASH,
+        str(at_best.runs.seed.nunique() if at_best else 0) if optimum else DASH,
+        _remark(sweep) or DASH,
     ]
-    return replace(shown, facts=facts_frame(FACTS, runs))
+
+
+def _remark(sweep: PilotSweep) -> str:
+    """Return why the optimum is not the vertex of a parabola, or why there is none, and where runs failed."""
+    curve = sweep.curve
+    failed = [rate_text(rate) for rate in curve.rates if curve.has_failed(rate)]
+    without = "the best rate lies at the edge of what was tried" if curve.means else "no rate has a loss"
+    reason = sweep.optimum.reason if sweep.optimum else without
+    return "; ".join(filter(None, (reason, f"a run failed at {', '.join(failed)}" if failed else "")))
+
+
+def _facts(sweep: PilotSweep) -> Iterator[list[Any]]:
+    """Yield a line for each run with a loss or a failure."""
+    curve, optimum = sweep.curve, sweep.optimum
+    of_sweep = (f"{sweep.shared_rate:.6g}", *((f"{optimum.exact:.6g}", optimum.loss) if optimum else (None, None)))
+    for rate in curve.rates:
+        losses, failures = curve.losses.get(rate, {}), curve.failures.get(rate, {})
+        for seed in sorted({*losses, *failures}):
+            own = sweep.variant, f"{rate:.6g}", seed, losses.get(seed), failures.get(seed)
+            yield [*own, *of_sweep, sweep.best, sweep.ids.get(rate, {}).get(seed)]

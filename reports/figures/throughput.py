@@ -1,6 +1,6 @@
 """Speed over sequence lengths: Figure 3 and Table 9, next to the paper's. It is measured per machine, not per study."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -18,7 +18,7 @@ from reports.figures.drawing import (
     use_logarithmic_axis,
 )
 from reports.frames import split_repeats
-from reports.tables import DASH, THIS_STUDY, Table, capitalized, frame_of, with_deviation
+from reports.tables import DASH, PAPER, THIS_STUDY, Table, frame_of, with_deviation
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -52,9 +52,8 @@ FACTS = (
 def table9(ladder: Ladder, lines: Lines) -> Table:
     """Return a table of thousands of tokens per second by length; the CSV file has tokens per second."""
     lengths, paper = _lengths(ladder, lines), published.table9(ladder)
-    source = ladder.published_source
     rows = [
-        *((source, model, PAPER_DEVICE, "", *_print_speeds(_printed(own), lengths)) for model, own in paper.items()),
+        *((PAPER, model, PAPER_DEVICE, "", *_print_speeds(_printed(own), lengths)) for model, own in paper.items()),
         *((THIS_STUDY, *names, *_print_speeds(_measured(own), lengths)) for names, own in lines.items()),
     ]
     return Table(
@@ -64,20 +63,19 @@ def table9(ladder: Ladder, lines: Lines) -> Table:
         alignment="llll" + "r" * len(lengths),
         notes=(
             "By sequence length in tokens; ours are medians of real tokens after warm-up at the best batch size found, "
-            f"± one standard deviation (sd) over steps. {capitalized(ladder.published_as)}'s rows are as printed "
-            "there, on its own device.",
+            "± one standard deviation (sd) over steps. The paper's rows are as printed there, on its own device.",
             "Only rows on the same device compare.",
         ),
         rules=frozenset({len(paper)}),
     )
 
 
-def throughput_files(ladder: Ladder, lines: Lines, formats: Collection[str]) -> dict[str, bytes]:
-    """Return Figure 3 and Table 9 in some formats, by file name; nothing if there are no records."""
+def throughput_files(ladder: Ladder, lines: Lines) -> dict[str, bytes]:
+    """Return Figure 3 and Table 9 in all formats, by file name; nothing if there are no records."""
     if not lines:
         return {}
     picture = Picture(lambda: _draw(ladder, lines))
-    return picture.files("figure3", formats) | table9(ladder, lines).files("table9", formats)
+    return picture.files("figure3") | table9(ladder, lines).files("table9")
 
 
 def _lengths(ladder: Ladder, lines: Lines) -> list[int]:
@@ -101,7 +99,7 @@ def _print_speeds(speeds: Speeds, lengths: Sequence[int]) -> list[str]:
 
 def _facts(ladder: Ladder, lines: Lines) -> Iterator[list[Any]]:
     for each in published.read(ladder, "table9").itertuples():
-        about = ladder.published_source, each.model, PAPER_DEVICE, "", each.sequence_tokens, None
+        about = PAPER, each.model, PAPER_DEVICE, "", each.sequence_tokens, None
         numbers = each.thousand_tokens_per_second * THOUSAND, each.spread * THOUSAND
         yield [*about, *numbers, *[None] * 3, each.source, ""]
     for names, rows in lines.items():

@@ -1,19 +1,16 @@
 """Data that cannot be read or scored are refused in one sentence when they are planned, before anything is written."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from ablations import run
 from neobert.data.sources import DirectorySource
 from neobert.data.tokenizers import train_wordpiece
 from neobert.errors import EXIT_DONE, EXIT_REFUSED
-from neobert.glue.metrics import refuse_undefined_scores
-from neobert.glue.tasks import Task
 from tests.support.small_corpora import texts, with_ids, write_table
 from tests.support.tree_copy import REPOSITORY
 
@@ -86,7 +83,7 @@ def test_tokens_read_otherwise_than_their_file_says_have_an_origin_of_their_own(
     ("split", "changes", "message"),
     [
         ("train", {"label": ["yes", "no"] * 4}, "CoLA train, row 0: label 'yes' is not one of 0, 1"),
-        ("validation", {"label": [-1] * 8}, "CoLA validation is unlabelled: 'label' is -1 in every row"),
+        ("validation", {"label": [-1] * 8}, "CoLA validation, row 0: label -1 is not one of 0, 1"),
         ("validation", {"label": [1] * 8}, "CoLA validation: 'label' is 1 in every row"),
         ("train", {"sentence": [" "] * 8}, "CoLA train: 'sentence' is empty in every row"),
         ("train", {"sentence": [*texts(7), None]}, "CoLA train, row 7: 'sentence' is None, not a text"),
@@ -132,26 +129,3 @@ def test_labels_of_an_own_task_are_checked_before_pretraining(
     arguments = ["--ladder", str(tmp_path / "own.py"), "--variant", "M0", "--cluster", "here"]
     said = refused(arguments, tmp_path / "runs", capsys)
     assert "tone train, row 0, verdict: label 'yes' is none of the classes of tone" in said
-
-
-@pytest.mark.parametrize(
-    ("kind", "metric", "labels", "is_defined"),
-    [
-        ("classification", "roc_auc_ovr", [0, 1, 2, 1], True),
-        ("classification", "roc_auc_ovr", [0, 1, 0, 1], False),
-        ("classification", "accuracy", [0, 1, 0, 1], True),
-        ("regression", "r2", [0.5, 1.5], True),
-        ("regression", "pearson", [1.5, 1.5], False),
-    ],
-)
-def test_a_metric_without_a_value_for_right_predictions_is_refused(
-    kind: str, metric: str, labels: list[float], *, is_defined: bool
-) -> None:
-    classes: Mapping[str, Any] = {"classes": 3} if kind == "classification" else {}
-    task = Task.read({"name": "own", "kind": kind, "columns": ("text",), "metrics": (metric,), **classes})
-    validation = {"validation": np.array(labels)}
-    if is_defined:
-        refuse_undefined_scores(task, validation)
-        return
-    with pytest.raises(ValueError, match=f"own validation: {metric} is undefined on its labels"):
-        refuse_undefined_scores(task, validation)

@@ -89,7 +89,6 @@ def test_a_wider_grid_with_another_seed_shares_points_and_finds_an_optimum(
         losses.setdefault(point["rate"], {})[point["seed"]] = point["loss"]
     again = RateCurve(losses, {}).optimum()
     assert again is not None and again.fitted and [again.exact, again.loss] == [best["exact"], best["loss"]]
-    assert best["interval"] is not None and best["interval"][0] < best["exact"] < best["interval"][1]
     assert best["train_as"] == f"M2@rate{rate_text(best['rate'])}"
     assert learning_rates.main([*SMALL, *arguments, "--runs", str(swept)]) == 0
     assert best["train_as"] in capsys.readouterr().out

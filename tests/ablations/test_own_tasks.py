@@ -21,13 +21,8 @@ from tests.support.tree_copy import REPOSITORY
 
 EXAMPLE = REPOSITORY / "examples" / "tagging.py"
 REVIEWS = """
-WORTH = 0.5
-
-def worth(true, predicted):
-    return WORTH * (true == predicted).mean()
-
 TASKS.append(Task(name="reviews", kind="classification", folder="reviews", columns=("text",), label_column="verdict",
-                  classes=("bad", "good"), metrics=("accuracy", worth), starts_from="upos"))
+                  classes=("bad", "good"), metrics=("accuracy",), starts_from="upos"))
 TASKS.append(Task(name="endings", kind="classification", folder="endings", columns=("begins", "first"), classes=2,
                   metrics=("accuracy",), starts_from="reviews"))
 """
@@ -86,17 +81,6 @@ def test_its_tasks_alone_are_fine_tuned_and_one_starts_from_the_other(study: Pat
     assert upos.protocol.pooling == "cls" and own.protocol.pooling == "mean", "a word is read where it stands"
 
 
-def test_a_function_of_the_file_is_a_metric_and_travels_with_the_run(study: Path) -> None:
-    (own,) = studies(study, "reviews")
-    _, name = own.about.metrics
-    assert name.startswith("worth@")
-    for record in records(study, "reviews"):
-        metrics = record["scores"]["metrics"]
-        assert metrics[name] == pytest.approx(metrics["accuracy"] / 2)
-    run_file = json.loads((study / "runs" / own.folder / "run.json").read_text())
-    assert "WORTH = 0.5" in run_file["own_code"][name]
-
-
 def test_workers_need_the_files_and_not_the_ladder(study: Path, tmp_path: Path) -> None:
     shutil.copytree(study, tmp_path, dirs_exist_ok=True)
     (tmp_path / "tagging.py").unlink()
@@ -119,23 +103,24 @@ def test_status_tables_and_page_show_them(study: Path, tmp_path: Path, capsys: p
     assert "glue upos" in said and "glue reviews" in said
     assert make_figures.main(["--ladder", str(study / "tagging.py"), *flags, "--out", str(tmp_path)]) == EXIT_DONE
     assert not [*tmp_path.glob("*/figure1.*"), *tmp_path.glob("*/table5.*")], "the ladder has no task of GLUE"
-    (table,) = tmp_path.glob("*/own-tasks.csv")
-    with table.open(newline="") as file:
-        rows = {row["task"]: row for row in csv.DictReader(file)}
-    assert rows.keys() == {"upos", "reviews", "endings"}
+    assert all(scores_in(tmp_path)[task] for task in ("upos", "reviews", "endings"))
     best = max(record["scores"]["score"] for record in records(study, "upos"))
-    assert float(rows["upos"]["score"]) == pytest.approx(100 * best)
-    assert (rows["upos"]["metrics"], rows["reviews"]["starts_from"]) == ("accuracy, f1_macro", "upos")
-    assert "Own tasks" in (tmp_path / "index.html").read_text()
+    assert float(scores_in(tmp_path)["upos"]) == pytest.approx(100 * best)
     changed = study / "tagging-2.py"
     changed.write_text((study / "tagging.py").read_text().replace('"accuracy", "f1_macro"', '"accuracy",'))
     flags += ["--ladder", str(changed), "--out", str(tmp_path / "again")]
     assert make_figures.main(flags) == EXIT_DONE
-    (table,) = (tmp_path / "again").glob("*/own-tasks.csv")
+    again = scores_in(tmp_path / "again")
+    scored = [task for task in ("upos", "reviews", "endings") if again[task]]
+    assert scored == ["reviews", "endings"], "with another metric it is another task"
+
+
+def scores_in(out: Path) -> dict[str, str]:
+    """The row of Table 3 that has scores."""
+    (table,) = out.glob("*/table3.csv")
     with table.open(newline="") as file:
-        assert [row["task"] for row in csv.DictReader(file)] == ["endings"], (
-            "with another metric, or the same function in an edited file, it is another task"
-        )
+        (row,) = (row for row in csv.DictReader(file) if row["endings"])
+    return row
 
 
 def test_the_grid_command_takes_one_of_them(study: Path, capsys: pytest.CaptureFixture[str]) -> None:

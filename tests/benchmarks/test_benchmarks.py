@@ -2,11 +2,9 @@
 
 import json
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from pkgutil import resolve_name
 
-import numpy as np
 import pytest
 import torch
 
@@ -15,12 +13,11 @@ from ablations.launch.execute import open_workspace
 from ablations.launch.request import Place, Selection
 from ablations.loading import load
 from benchmarks import __main__ as command
-from benchmarks import encoding, glue
+from benchmarks import glue
 from benchmarks.__main__ import BEGIN, BENCHMARKS, END, FOLDER, GOALS, README, main, read_results, table
 from benchmarks.data import CONTEXT, group
-from benchmarks.encoding import BLOCK_TEXTS, OURS, blocks
-from benchmarks.glue import Trials, few_studies, figures_of
-from benchmarks.measuring import Result, Timing, operations, time_in_turns, write_result
+from benchmarks.glue import few_studies
+from benchmarks.measuring import Result, operations, time_in_turns, write_result
 from tests.support.tree_copy import fresh_clone, shell
 
 RESULTS = read_results()
@@ -45,12 +42,8 @@ def test_results_are_judged_by_the_goals_of_today() -> None:
 
 def test_the_table_in_the_readme_is_that_of_the_result_files() -> None:
     assert RESULTS and f"{BEGIN}\n{table(RESULTS)}\n{END}" in README.read_text()
-
-
-def test_a_goal_without_a_result_is_neither_met_nor_missed() -> None:
     shown = table([result for result in RESULTS if result["name"] != "data_tokenize"])
-    assert "`data_tokenize` (≥ 2)" in shown.partition("Not measured: ")[2]
-    assert "data_tokenize" not in shown.partition("Not measured: ")[0]
+    assert "`data_tokenize` (≥ 2)" in shown.partition("Not measured: ")[2], "neither met nor missed"
 
 
 def test_what_is_not_measured_again_keeps_its_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,23 +73,6 @@ def test_a_missed_goal_is_shown_as_missed_beside_the_ratio_at_equal_operations(
     assert shown in table(read_results(tmp_path))
 
 
-def test_the_peers_batch_size_is_the_best_by_the_clock_of_the_ratio(monkeypatch: pytest.MonkeyPatch) -> None:
-    def timed(encode: dict[str, object], repetitions: int) -> dict[str, list[Timing[object]]]:
-        return {name: [Timing(place + 1, 9 - place, np.ones((1, 2)))] for place, name in enumerate(encode)}
-
-    monkeypatch.setattr(encoding, "time_in_turns", timed)
-    sides = dict.fromkeys((OURS, "batch 32", "batch 64"), lambda: np.asarray(torch.ones(1, 2) @ torch.ones(2, 2)))
-    assert "batch 64" in encoding.compare(sides, 1)
-
-
-def test_texts_of_a_sample_are_neighbours_in_length_in_the_whole_data_set() -> None:
-    """So that batches have the padding that they have with all texts."""
-    lengths = sorted(map(len, blocks(["x" * number for number in range(10 * BLOCK_TEXTS)])))
-    assert len(lengths) == 2 * BLOCK_TEXTS
-    for block in (lengths[:BLOCK_TEXTS], lengths[BLOCK_TEXTS:]):
-        assert block == list(range(block[0], block[0] + BLOCK_TEXTS))
-
-
 def test_operations_of_products_and_of_attention_are_counted_in_both_passes() -> None:
     """Twice as many in the backward pass as in the forward pass."""
     query, key, value = (torch.randn(2, 3, 16, 8, requires_grad=True) for _ in range(3))
@@ -122,26 +98,6 @@ def test_the_grouping_that_is_compared_with_joins_all_columns_and_drops_what_is_
     joined = [token for document in ids for token in document]
     assert rows["input_ids"] == [joined[:CONTEXT], joined[CONTEXT : 2 * CONTEXT]]
     assert rows["attention_mask"] == [[1] * CONTEXT] * 2
-
-
-def test_a_grid_beside_trainer_has_the_median_of_its_turns_and_what_is_no_trial() -> None:
-    """Three turns: 4, 5 and 8 times as fast as a process a point, twice as one process."""
-
-    def timings(walls: Sequence[float], trial: float) -> list[Timing[Trials]]:
-        return [Timing(wall, 2 * wall, {"a": {"seconds": trial}, "b": {"seconds": 1.0}}) for wall in walls]
-
-    found = figures_of(
-        {
-            glue.OURS: timings([10.0, 12.0, 11.0], 5.0),
-            glue.THEIRS: timings([40.0, 96.0, 55.0], 6.0),
-            glue.TOGETHER: timings([20.0, 24.0, 22.0], 6.0),
-        }
-    )
-    assert found["ratio"]["wall"] == {"median": 5.0, "lowest": 4.0, "highest": 8.0} == found["ratio"]["processor"]
-    assert set(found["ratio, one process for all points"]["wall"].values()) == {2.0}
-    assert found[f"seconds of {glue.OURS}"]["trials"]["median"] == 6.0
-    assert found[f"seconds of {glue.OURS}"]["overhead"] == {"median": 5.0, "lowest": 4.0, "highest": 6.0}
-    assert found[f"seconds of {glue.THEIRS}"]["overhead"]["highest"] == 89.0
 
 
 def test_the_grid_of_a_gpu_is_whole_tasks_on_the_published_shape(tmp_path: Path) -> None:

@@ -13,8 +13,16 @@ from ablations.api import plan_variant
 from ablations.launch.execute import open_workspace
 from ablations.launch.request import Place, Selection
 from ablations.loading import load
-from benchmarks.contenders import (
+from benchmarks.data import write_web_pages
+from benchmarks.glue import SPEED_LADDER
+from benchmarks.measuring import Race, Timing, fastest, lowest_ratio, race, tokens_per_second
+from benchmarks.pretraining import (
+    BUCKETED,
+    COMPARISONS,
+    CONCATENATED,
+    GOALS_BY_CONTEXT,
     OURS,
+    PADDED,
     Batching,
     MaskedDocuments,
     Peer,
@@ -24,16 +32,6 @@ from benchmarks.contenders import (
     neobert_recipe,
     own_batches,
     peer_batches,
-)
-from benchmarks.data import write_web_pages
-from benchmarks.glue import SPEED_LADDER
-from benchmarks.measuring import Race, Timing, fastest, lowest_ratio, race, tokens_per_second
-from benchmarks.pretraining import (
-    BUCKETED,
-    COMPARISONS,
-    CONCATENATED,
-    GOALS_BY_CONTEXT,
-    PADDED,
     result_of_run,
     small_setting,
 )
@@ -119,14 +117,6 @@ def test_peers_have_our_size(make: Callable[[], Setting]) -> None:
         models.append(build_masked_language_model(model, context))
     counts = [sum(parameter.numel() for parameter in each.parameters()) for each in models]
     assert max(counts) / min(counts) < 1.02
-
-
-def test_packed_rows_hold_half_as_much_again_as_padded_ones() -> None:
-    """Long documents alone in a row bound the fill; packing the window of 4,096 that training packs gives no more."""
-    documents = small_setting(480).documents
-    slots = sum(batch.token_ids.numel() for batch in own_batches(documents, 32, CPU))
-    assert documents.padded_fill == pytest.approx(0.59, abs=0.02)
-    assert documents.real_tokens / slots > 1.5 * documents.padded_fill
 
 
 def test_every_contender_makes_updates_and_counts_its_real_tokens(setting: Setting) -> None:

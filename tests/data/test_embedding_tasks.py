@@ -31,10 +31,10 @@ from neobert.data.mteb_tasks import (
     task_prompts,
 )
 from neobert.data.sources import DirectorySource, HubSource, SyntheticSource
-from neobert.data.synthetic.world import lexicon
+from neobert.data.synthetic.world import part
 from neobert.errors import DamagedFile, MissingData
 from neobert.kinds.mteb import TASKS_IN_SUITE
-from tests.embeddings.embedding_worlds import card_of, own_tables, write_own_tasks, write_published
+from tests.embeddings.embedding_worlds import card_of, content_words, own_tables, write_own_tasks, write_published
 from tests.support.small_corpora import write_table
 
 WORLD = SyntheticSource(10)
@@ -214,11 +214,11 @@ def test_synthetic_tasks_share_no_content_word_with_the_pairs_to_train_on() -> N
         for text in pair[:2]
         for word in text.split()
     }
-    taught = lexicon().part("train").content_words()
+    taught = content_words(part("train"))
     assert trained & taught
     for task in WORLD.embedding_tasks():
         words = words_of(WORLD.embedding_task_data(task.name), *(["test"] if task.category == "classification" else []))
-        assert not words & taught and words & lexicon().part("validation").content_words(), task.name
+        assert not words & taught and words & content_words(part("validation")), task.name
 
 
 def test_the_hub_has_mtebs_tasks_at_its_commits_and_says_what_brings_them() -> None:

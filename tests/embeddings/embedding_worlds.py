@@ -8,7 +8,7 @@ from typing import Any, cast
 import numpy as np
 
 from neobert.data.mteb_tasks import MTEB_REPOSITORIES
-from neobert.data.synthetic.world import lexicon
+from neobert.data.synthetic.world import FORMS, KIND, NOUN_KINDS, Words
 from neobert.embeddings.encoders import NamedEncoder, TextCounts, TextEncoder
 from neobert.files import sha256_of
 from tests.support.small_corpora import write_table
@@ -18,6 +18,11 @@ _KINDS, _OPINION = WIDTH - 8, WIDTH - 1
 KIND_WEIGHT = 3.0
 
 SENTENCES = tuple(f"the cat number {number} sleeps" for number in range(12))
+
+
+def content_words(words: Words) -> frozenset[str]:
+    """Every form of every word."""
+    return frozenset(form for form, (word, _) in FORMS.items() if word in words[KIND[word]])
 
 
 class RandomVectors:
@@ -52,18 +57,17 @@ class KnowsTheWorld(RandomVectors):
 
     def __init__(self) -> None:
         super().__init__(self.known_vector)
-        words = lexicon(web=True)
-        concepts = (*words.nouns, *words.transitive_verbs, *words.intransitive_verbs, *words.places)
-        kinds = sorted({noun.hypernym or "" for noun in words.nouns})
         self.known: dict[str, np.ndarray] = {}
-        for concept in concepts:
-            vector = seeded(concept.name)
-            vector[_KINDS:] = 0
-            if concept.hypernym:
-                vector[_KINDS + kinds.index(concept.hypernym)] = KIND_WEIGHT * np.sqrt(WIDTH)
-            self.known |= {form: vector for synonym in concept.synonyms for form in synonym}
-        opinions = dict.fromkeys(words.praise, 1.0) | dict.fromkeys(words.blame, -1.0)
-        self.known |= {word: np.eye(WIDTH, dtype=np.float32)[_OPINION] * 50 * sign for word, sign in opinions.items()}
+        for form, (word, _) in FORMS.items():
+            kind = KIND[word]
+            if kind in ("praise", "blame"):
+                self.known[form] = np.eye(WIDTH, dtype=np.float32)[_OPINION] * (50 if kind == "praise" else -50)
+            elif kind != "adjective":
+                vector = seeded(word)
+                vector[_KINDS:] = 0
+                if kind in NOUN_KINDS:
+                    vector[_KINDS + NOUN_KINDS.index(kind)] = KIND_WEIGHT * np.sqrt(WIDTH)
+                self.known[form] = vector
 
     def known_vector(self, text: str) -> np.ndarray:
         total, sign = 1e-3 * seeded(text), 1

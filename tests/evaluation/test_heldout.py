@@ -17,7 +17,6 @@ from neobert.errors import MissingData
 from neobert.evaluation import heldout
 from neobert.evaluation.heldout import (
     COUNTED_BYTES,
-    HELDOUT_BYTES,
     HeldoutText,
     batch_losses,
     choose_heldout_texts,
@@ -64,14 +63,6 @@ def test_the_sample_is_the_same_for_every_tokenizer_and_grows_with_what_is_wante
 def test_a_book_counts_no_more_than_what_the_shortest_context_reads_of_it() -> None:
     documents = all_documents(corpus_of([100_000] * 40))
     assert len(sample(documents, 10 * COUNTED_BYTES)) == 10
-
-
-@pytest.mark.parametrize("tokens", [39, 600])
-def test_there_are_more_than_a_hundred_thousand_predicted_tokens(tokens: int) -> None:
-    """In documents of one sentence, as Wikipedia's and the books' sentences are, and in those of the web."""
-    corpus = corpus_of([tokens] * (HELDOUT_BYTES // min(4 * tokens, COUNTED_BYTES)))
-    documents = sample(all_documents(replace(corpus, text_bytes=(4.5 * corpus.lengths).astype(np.int64))))
-    assert sum(batch.predicted_tokens for batch in held_out(documents, 128, 512).batches()) > 100_000
 
 
 def test_bits_per_byte_of_a_model_that_knows_nothing_is_the_price_of_its_tokens() -> None:
@@ -154,11 +145,3 @@ def test_texts_without_a_predicted_token_are_told_in_a_sentence() -> None:
     (text,) = choose_heldout_texts({"web": corpus}, {12: 4}, frequencies_of(all_documents(corpus)))
     with pytest.raises(MissingData, match="the web corpus holds out 1 texts, in which no token is predicted"):
         measure_heldout(language_model(context=12), text, "fp32", CPU)
-
-
-def test_other_texts_have_another_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    corpus = corpus_of(realistic_lengths(2000, 30))
-    (whole,) = choose_heldout_texts({"web": corpus}, {12: 4}, frequencies_of(all_documents(corpus)))
-    monkeypatch.setattr(heldout, "sample", lambda documents, counted_bytes: sample(documents, 500, counted_bytes))
-    (fewer,) = choose_heldout_texts({"web": corpus}, {12: 4}, frequencies_of(all_documents(corpus)))
-    assert fewer.texts != whole.texts and len(fewer.documents) < len(whole.documents)

@@ -35,7 +35,6 @@ from neobert.evaluation.readouts import (
     measure,
     number_of_masks,
     read_losses,
-    read_pairs,
 )
 from neobert.model.attention import whole_rows_plan
 from neobert.processes import Stopped, StopRequest
@@ -226,48 +225,7 @@ def test_numbers_come_back_and_others_are_refused() -> None:
             unpack_numbers(damaged, "<f4", 1)
 
 
-# What it takes to score
-
-
-def learn(subject: MeasuredModel, questions: list[Question], steps: int) -> None:
-    """Teach a model the answers to questions."""
-    optimizer = torch.optim.Adam(subject.model.parameters(), 5e-3)
-    longest = max(len(question.token_ids) for question in questions)
-    token_ids = torch.full((len(questions), longest), subject.ids.pad)
-    targets = torch.full_like(token_ids, -100)
-    for row, question in enumerate(questions):
-        token_ids[row, : len(question.token_ids)] = torch.from_numpy(question.token_ids)
-        targets[row, question.places] = torch.from_numpy(question.targets)
-    from neobert.model.attention import padded_plan
-
-    plan = padded_plan((token_ids != subject.ids.pad).long())
-    for _ in range(steps):
-        optimizer.zero_grad()
-        subject.model(token_ids, plan, None, targets).backward()
-        optimizer.step()
-
-
-def swapped(pair: MinimalPair) -> MinimalPair:
-    """The same pair with both sentences exchanged."""
-    return MinimalPair(pair.bad, pair.good, pair.paradigm)
-
-
-def test_only_a_model_that_knows_the_answer_scores(
-    tokenizers: Mapping[str, TextTokenizer], items: Items, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Taught the answers it is right; asked with half of the answers exchanged, or untaught, it is at chance."""
-    subject = subject_of(tokenizers["wordpiece"])
-    own = items.pairs["web"][:16]
-    chance = 3.5 * 0.5 / math.sqrt(len(own))
-    questions, untaught = asked_by(subject, read_pairs, own, monkeypatch)
-    assert untaught.value == pytest.approx(0.5, abs=chance)
-    answers = [question for question in questions if question.owner % 2 == 0]
-    learn(subject, answers, 60)
-    taught = read_pairs(subject, own, NEVER)
-    assert taught.value >= 0.9
-    assert read_pairs(subject, [swapped(item) for item in own], NEVER).value == pytest.approx(1 - taught.value)
-    mixed = [swapped(item) if number % 2 else item for number, item in enumerate(own)]
-    assert read_pairs(subject, mixed, NEVER).value == pytest.approx(0.5, abs=0.2)
+# Pseudo-perplexity
 
 
 @pytest.fixture(scope="module")
@@ -331,17 +289,3 @@ def test_documents_are_those_that_are_long_enough_with_the_smallest_hashes() -> 
     few = choose_documents({number: text for number, text in texts.items() if number < 100}, 10)
     assert [document.document for document in few[:50]] == list(range(1, 100, 2))
     assert [len(document.text) for document in few[50:]] == sorted((len(each.text) for each in few[50:]), reverse=True)
-
-
-@pytest.mark.parametrize("name", ["wordpiece", "bpe"])
-def test_losses_are_those_of_guessing_until_the_text_was_learned(
-    name: str, tokenizers: Mapping[str, TextTokenizer], items: Items, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Untaught models guess, at about the logarithm of the vocabulary a token; taught the text they know it."""
-    subject, own = subject_of(tokenizers[name]), items.stretches["web"][:6]
-    questions, before = asked_by(subject, read_losses, own, monkeypatch)
-    uniform = math.log(subject.tokenizer.vocabulary_size)
-    guessed = uniform * sum(len(each.targets) for each in questions) / before.denominators.sum()
-    assert before.value == pytest.approx(guessed, rel=0.35)
-    learn(subject, [question for question in questions if len(question.places)], 60)
-    assert read_losses(subject, own, NEVER).value < before.value / 3

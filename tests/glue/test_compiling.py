@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.fx import GraphModule
 
-from neobert.errors import RunFailed
 from neobert.execution import CompileWord
 from neobert.glue.batching import (
     LEAST_FIXED_TOKENS,
@@ -20,7 +19,7 @@ from neobert.glue.batching import (
 )
 from neobert.glue.finetuning import FineTuner
 from neobert.training import compiling
-from neobert.training.compiling import TrialStep, compile_model, compile_parts
+from neobert.training.compiling import compile_model
 from tests.glue.glue_worlds import CPU, classifier, digest, encoder_weights, marked_task, point, protocol, random_split
 
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated:DeprecationWarning")  # torch's
@@ -94,25 +93,10 @@ def test_the_graphs_of_a_gpu_are_compiled_once_for_all_sizes():
     ]
     assert len({tuple(batch.token_ids.shape) for batch in batches}) == 3
     exact = [tuner._logits(batch) for batch in batches]
-    trial = TrialStep(tuner.classifier.model, lambda: tuner._logits(batches[0]).sum(), "fp32", CPU)
-    assert compile_model(trial, "on", backend=counting(graphs), dynamic=True)
+    compile_model([(tuner.classifier.model, "forward")], CPU, backend=counting(graphs), dynamic=True)
     for batch, expected in zip(batches, exact, strict=True):
         torch.testing.assert_close(tuner._logits(batch), expected, **CLOSE)
     assert len(graphs) == 1
-
-
-@pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("out of resources")])
-def test_auto_goes_on_eagerly_whatever_cuda_raises_in_the_first_compiled_pass(error, monkeypatch, capsys):
-    tuner = tuner_of("off")
-
-    def fail(trial: TrialStep) -> None:
-        raise error
-
-    monkeypatch.setattr(TrialStep, "run", fail)
-    trial = TrialStep(tuner.classifier.model, lambda: torch.zeros(()), "fp32", CPU)
-    assert not compile_model(trial, "auto") and "forward" not in vars(tuner.classifier.model)
-    with pytest.raises(RunFailed, match=str(error)):
-        compile_model(trial, "on")
 
 
 def test_auto_compiles_on_a_gpu_once_the_updates_done_and_due_are_worth_it(monkeypatch):
@@ -130,23 +114,10 @@ def test_auto_compiles_on_a_gpu_once_the_updates_done_and_due_are_worth_it(monke
     assert tuner.compiled and len(graphs) == 1
 
 
-def test_auto_tries_to_compile_once(monkeypatch, capsys):
-    monkeypatch.setattr(compiling, "AUTO_DEVICES", ("cpu",))
-    monkeypatch.setattr(compiling, "UPDATES_WORTH_COMPILING", 1)
-
-    def no_compiler(*_: object) -> None:
-        raise RuntimeError("no compiler")
-
-    tuner = tuner_of("auto", no_compiler)
-    for _ in range(2):
-        tuner.run(point(), seed=0)
-    assert not tuner.compiled and capsys.readouterr().err.count("cannot be compiled here") == 1
-
-
 def test_an_encoder_without_fixed_sizes_is_never_compiled():
     tuner = tuner_of("on")
     tuner.layout = PaddedLayout(0, 32)
-    assert tuner._compiles(batch_size=4, updates=9) is False
+    assert tuner._compiles(updates=9) is False
 
 
 @pytest.mark.slow
@@ -163,7 +134,7 @@ def test_the_rotary_table_has_fixed_sizes_in_a_graph_with_dynamic_ones():
     """Symbols for its sizes would have no source, so torch could not write a kernel's guard on them, as on a GPU."""
     graphs: list[GraphModule] = []
     tuner = tuner_of("off")
-    compile_parts([(tuner.classifier.model, "forward")], backend=counting(graphs), dynamic=True)
+    compile_model([(tuner.classifier.model, "forward")], CPU, backend=counting(graphs), dynamic=True)
     next(tuner.evaluations(point(batch_size=4), seed=0))
     nodes = [node for graph in graphs for node in graph.graph.nodes]
     tables = [node.meta["example_value"].shape for node in nodes if node.op == "get_attr" and "table" in node.name]

@@ -173,11 +173,6 @@ def test_the_best_weights_give_the_best_predictions_bit_for_bit():
     np.testing.assert_array_equal(tuner.predict()["validation"], outcome.predictions["validation"])
 
 
-def test_a_cap_trains_on_so_many_examples():
-    outcome = fine_tuner(marked_task(), epochs=1, train_examples=64).run(point(batch_size=16), seed=0)
-    assert outcome.steps == 4
-
-
 # Equal bits
 
 
@@ -190,17 +185,6 @@ def test_runs_on_one_object_equal_runs_on_fresh_ones_bit_for_bit():
     again = list(map(digest, [used.run(point(), seed) for seed in (0, 1)]))
     assert again == [digest(fine_tuner(task, epochs=1).run(point(), seed)) for seed in (0, 1)]
     assert again[0] != again[1]
-
-
-def test_what_the_caller_draws_between_evaluations_changes_nothing():
-    """Dropout is a function of seed and step."""
-    tuner = fine_tuner(marked_task(train=64), epochs=1)
-    quiet = [evaluation.loss for evaluation in tuner.evaluations(point(), seed=0)]
-    noisy = []
-    for evaluation in tuner.evaluations(point(), seed=0):
-        noisy.append(evaluation.loss)
-        torch.rand(7)
-    assert quiet == noisy
 
 
 def test_two_processes_give_equal_bits():

@@ -11,8 +11,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from ablations import ladder, run, scales
-from ablations.launch.costs import PUBLISHED, TrialWork
+from ablations import run, scales
+from ablations.launch.costs import PUBLISHED
 from ablations.loading import papers
 from ablations.names import chosen_variants
 from ablations.plan import plan
@@ -61,13 +61,6 @@ def test_the_code_is_all_of_its_readings_and_each_of_them_is_a_variant() -> None
         assert reading == paper | {field: code[field] for field in fields}
         assert known[name].delta().keys() == {f"finetuning.{field}" for field in fields}
     assert set.union(*READINGS.values()) - set(neutral_values(FineTuning)) == {"evaluation_interval_steps"}
-
-
-def test_any_other_rung_takes_the_codes_protocol_in_one_line() -> None:
-    readings = (ladder.INTERVAL_CODE, ladder.DENSE_CODE, ladder.BIASES_CODE, ladder.METRIC_CODE)
-    variant = ladder.M5.derive("M5@code", *readings, kept=False)
-    assert variant.delta() == ladder.M10_CODE.delta()
-    assert variant.recipe.finetuning.max_tokens == ladder.M5.recipe.finetuning.max_tokens
 
 
 def studies_of(root: Path, name: str, documents: int = 100) -> dict[tuple[int, str], GlueStudy]:
@@ -126,15 +119,6 @@ def test_the_interval_by_both_rules(task: str, batch_size: int, paper: int, code
     )
     assert (by_paper.evaluation_interval, by_code.evaluation_interval) == (paper, code)
     assert by_paper.steps == by_code.steps
-
-
-def test_a_plan_counts_the_evaluations_of_its_own_rule() -> None:
-    works = [
-        TrialWork.of(TASKS["rte"], PUBLISHED["rte"], protocol(epochs=10, **changes), 32)
-        for changes in ({}, CODE_INTERVAL)
-    ]
-    assert works[0].updates == works[1].updates == 780
-    assert works[0].evaluated_tokens / works[1].evaluated_tokens == pytest.approx(112 / 11)
 
 
 def test_a_run_is_evaluated_by_its_rule_and_updated_as_by_the_other() -> None:

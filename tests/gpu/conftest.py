@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from benchmarks.contenders import Setting
+from benchmarks.pretraining import Setting
 from tests.gpu.steps import setting_of_gpu
 
 

@@ -13,8 +13,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from benchmarks.contenders import Mode, Setting, masked_documents, neobert_recipe, own_batches
 from benchmarks.data import IDS, NEOBERT_MASKING, SHORTEST, web_lengths
+from benchmarks.pretraining import Mode, Setting, masked_documents, neobert_recipe, own_batches
 from neobert.data.batches import Batch, collate
 from neobert.data.packing import pack_documents
 from neobert.embeddings.contrastive import GradCache, StepCollator, StepTexts, match_texts

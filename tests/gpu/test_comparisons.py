@@ -1,44 +1,29 @@
 """What the tests on GPUs compare by, tried on a CPU: faults that are planted are noticed."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from benchmarks.contenders import MODES, Mode, Setting, neobert_recipe, own_batches, pretraining_engine
-from benchmarks.data import write_web_pages
-from neobert.errors import EXIT_RUN_FAILED
-from neobert.files import read_json
+from benchmarks.pretraining import MODES, Mode, Setting, own_batches, pretraining_engine
 from neobert.model import attention, encoder
 from neobert.model.build import build_masked_language_model, initialize
 from neobert.model.positions import ComplexRotation
-from neobert.runs.run_file import SourceSpecification
 from tests.gpu.steps import (
     ATTENTION_BOUND,
-    TOKENS_PER_STEP,
     StepNumbers,
     contrastive_step,
     distance,
     exact,
-    fitting_tokens,
     pretraining_step,
     tiny_setting,
-    varied_batches,
     vectors_of,
 )
-from tests.gpu.test_one_gpu import TRIGONOMETRY
 from tests.gpu.workers import (
-    FAILING_STEP,
-    LOST,
     Lines,
     assert_near,
-    logged_steps,
-    short_recipe,
-    small_run,
-    start_with_a_rank_that_fails,
 )
 
 Planted = tuple[Any, str, Callable[..., Any]]
@@ -121,46 +106,3 @@ def test_a_gradient_of_the_wrong_scale_shows_in_its_norm_and_in_no_loss(setting:
     for scale in (1 / 2, 8):
         with pytest.raises(AssertionError, match="gradient_norm"):
             assert_near(steps_with(setting, scale), right, loss=0.002, gradient_norm=0.01)
-
-
-def test_a_rank_on_web_pages_that_waits_for_one_that_fails_ends_with_its_reason(tmp_path: Path) -> None:
-    """As on GPUs, but with gloo."""
-    shape = {"layers": 1, "width": 32, "heads": 2, "feedforward_width": 64, "vocabulary_size": 512}
-    write_web_pages(tmp_path / "pages", 200, shape["vocabulary_size"])
-    source = SourceSpecification(name=str(tmp_path / "pages"), synthetic_documents=1)
-    small = small_run(tmp_path, short_recipe(neobert_recipe("fp32", **shape), 4, 256, FAILING_STEP), source)
-    folder = small.plan("failed", 2)
-    assert [task.wait(100) for task in start_with_a_rank_that_fails(small, "failed", rank=1)] == [EXIT_RUN_FAILED] * 2
-    assert LOST in read_json(folder / "error.json")["error"]
-    (attempt,) = folder.glob("attempts/*")
-    steps = logged_steps(attempt)
-    assert steps and all(step["real_tokens"] > 0.8 * step["slots"] == 0.8 * 4 * 256 for step in steps)
-
-
-def test_another_loss_is_noticed() -> None:
-    lines = [{"loss": 2.0, "gradient_norm": 1.0}] * 3
-    with pytest.raises(AssertionError, match="loss"):
-        assert_near(lines, [*lines[:2], {"loss": 2.01, "gradient_norm": 1.0}], loss=0.002, gradient_norm=0.01)
-
-
-def test_steps_that_vary_have_different_numbers_of_rows(setting: Setting) -> None:
-    rows = [len(batch.token_ids) for batch in varied_batches(setting, 6)]
-    most = max(len(batch.token_ids) for batch in setting.own_batches("eager"))
-    assert len(set(rows)) > 1 and min(rows) >= 2 / 3 * most - 1 and max(rows) <= most
-
-
-@pytest.mark.parametrize(("gigabytes", "part"), [(84, 1), (48, 2), (42, 4), (24, 8)])
-def test_a_step_has_as_many_rows_as_fit_into_the_gpu(gigabytes: int, part: int) -> None:
-    assert fitting_tokens(neobert_recipe("bf16"), gigabytes * 10**9) == TOKENS_PER_STEP // part
-
-
-@pytest.mark.parametrize(
-    ("kernel", "computes_angles"),
-    [
-        ("triton_poi_fused_cos_mul_sin_3", True),
-        ("triton_per_fused__to_copy_add_embedding_mean_mul_pow_rsqrt_0", False),
-        ("triton_red_fused__fused_rms_norm_backward_1", False),
-    ],
-)
-def test_a_norm_that_is_named_after_its_square_computes_no_angles(kernel: str, computes_angles: bool) -> None:
-    assert bool(TRIGONOMETRY.search(kernel)) == computes_angles

@@ -17,9 +17,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.profiler import ProfilerActivity, profile
 
 from ablations.loading import papers
-from benchmarks.contenders import MODES, OURS, RATE, Mode, Setting
 from benchmarks.data import IDS
 from benchmarks.measuring import race, tokens_per_second
+from benchmarks.pretraining import MODES, OURS, RATE, Mode, Setting
 from neobert.execution import CompileWord
 from neobert.glue.encoding import EncodedSplit, EncodedTask
 from neobert.glue.finetuning import EvaluatedStep, FineTuner

@@ -14,8 +14,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from benchmarks.contenders import Setting
 from benchmarks.data import write_web_pages
+from benchmarks.pretraining import Setting
 from neobert.errors import EXIT_RUN_FAILED
 from neobert.execution import Execution
 from neobert.executors.ranks import JobRank, host_ranks
@@ -24,7 +24,6 @@ from neobert.processes import StopRequest
 from neobert.recipe import EngineWord
 from neobert.runs.run_file import SourceSpecification
 from neobert.training.distributed import ABORT_SECONDS, VANISHED_SECONDS, Process
-from neobert.training.pretraining import SIZED_STEPS
 from tests.gpu.steps import CONTEXT, TOKENS_PER_STEP
 from tests.gpu.workers import (
     LOST,
@@ -42,7 +41,7 @@ from tests.gpu.workers import (
 pytestmark = [pytest.mark.gpu, pytest.mark.production]
 GRACE_SECONDS = 10.0
 """Time that a process may take to write its error and to end, beyond what the ranks' own limits allow."""
-UNCOUNTED_STEPS = 4
+STEPS, UNCOUNTED_STEPS = 16, 4
 PAGES = 8000
 """About five million tokens."""
 
@@ -77,19 +76,12 @@ def test_a_group_of_one_process_forms_on_nccl_sums_and_ends(setting: Setting, tm
 
 def real_run(setting: Setting, root: Path, rows: int) -> SmallRun:
     """Return a run of NeoBERT's own shape and vocabulary in bf16, with `rows` rows of web pages in a step, one
-    micro-batch of every rank. All sizes of its steps are compiled before the first one."""
+    micro-batch of every rank."""
     pages = root / "pages"
     if not pages.exists():
         write_web_pages(pages, PAGES, setting.recipe.model.vocabulary_size)
     source = SourceSpecification(name=str(pages), synthetic_documents=1)
-    return small_run(root, short_recipe(setting.recipe, rows, CONTEXT, SIZED_STEPS), source, micro_batches=1)
-
-
-def assert_compiled_before_the_first_step(root: Path) -> None:
-    (folder,) = root.glob("pretraining/*")
-    whole = read_json(folder / "done.json")["compile_seconds"]
-    before = read_json(folder / "checkpoints" / "step-00000000" / "state.json")["totals"]["compile_seconds"]
-    assert before > 0 and whole - before <= 1
+    return small_run(root, short_recipe(setting.recipe, rows, CONTEXT, STEPS), source, micro_batches=1)
 
 
 def test_compiled_workers_on_one_gpu_and_on_all_have_the_steps_of_an_eager_one(
@@ -102,7 +94,6 @@ def test_compiled_workers_on_one_gpu_and_on_all_have_the_steps_of_an_eager_one(
         name = f"{count} compiled"
         found = replace(eager, compile="on").train(name, count)
         assert_near(found, expected, loss=0.005, gradient_norm=0.02)
-        assert_compiled_before_the_first_step(tmp_path / name)
 
 
 def in_fp32(root: Path, ranks: int) -> SmallRun:

@@ -15,7 +15,7 @@ from typing import Any
 import torch.distributed as dist
 
 from ablations.recipe_runs import pretraining_runs
-from benchmarks.contenders import neobert_recipe
+from benchmarks.pretraining import neobert_recipe
 from neobert.execution import CompileWord, Execution
 from neobert.executors.corpus import tokenized_corpus
 from neobert.executors.preparation import open_specified

@@ -3,7 +3,6 @@
 import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -11,14 +10,12 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+import torch
 
 from ablations.loading import papers
-from benchmarks.contenders import SEED, masked_documents, neobert_recipe, own_batches, pretraining_engine
-from benchmarks.data import IDS, random_corpus, web_lengths
-from neobert.data.batches import Batch, collate
-from neobert.data.masking import counter_hash
-from neobert.data.packing import pack_documents
-from neobert.data.shards import FRAME_TOKENS, all_documents
+from benchmarks.data import IDS, web_lengths
+from benchmarks.pretraining import masked_documents, neobert_recipe, own_batches, pretraining_engine
+from neobert.data.batches import Batch
 from neobert.data.sources import SyntheticSource
 from neobert.data.tokenizers import TextTokenizer
 from neobert.embeddings.contrastive import GradCache, StepCollator, StepTexts, match_texts
@@ -78,23 +75,20 @@ def fresh_engine(recipe: Pretraining) -> Engine[Batch]:
     return pretraining_engine(model.train(), recipe, GPU)
 
 
-def pretraining_batches(slots: int = SLOTS) -> list[Batch]:
+def pretraining_batches() -> list[Batch]:
     """Micro-batches of packed web pages for variable-length kernels, on the CPU."""
-    rows = slots // CONTEXT
+    rows = SLOTS // CONTEXT
     documents = masked_documents(web_lengths(4 * rows), neobert_recipe("bf16").model.vocabulary_size, CONTEXT)
     return own_batches(documents, round(rows / documents.padded_fill), GPU)
 
 
-def pretrain(layers: int = 28, slots: int = SLOTS, fault: str | None = None, **changes: Any) -> Pass:
-    """The second step of the engine, which has its optimizer's state, with one micro-batch. `fault` is one of
-    `tests.gpu_dry.faults.FAULTS`, in whose presence the step is made."""
-    from tests.gpu_dry.faults import FAULTS
-
+def pretrain(layers: int = 28, **changes: Any) -> Pass:
+    """The second step of the engine, which has its optimizer's state, with one micro-batch."""
     recipe, measured = neobert_recipe("bf16", layers=layers, **changes), Pass()
-    with pretended_cuda() as gpu, FAULTS[fault]() if fault else nullcontext():
+    with pretended_cuda() as gpu:
         engine = fresh_engine(recipe)
         with gpu.counted() as measured.feeding:
-            batches = [batch.to(GPU) for batch in pretraining_batches(slots)[:2]]
+            batches = [batch.to(GPU) for batch in pretraining_batches()[:2]]
         engine.step(batches[:1], 1e-4)
         with gpu.counted() as measured.work:
             update = engine.step(batches[1:], 1e-4)
@@ -107,34 +101,16 @@ def pretrain(layers: int = 28, slots: int = SLOTS, fault: str | None = None, **c
     return measured
 
 
-def peak_of_full_rows(recipe: Pretraining, position_table: int, rows: int) -> int:
-    """Peak bytes of a step with the optimizer's state and two micro-batches of full rows, so that the second one runs
-    beside the gradients of the first."""
-    context = recipe.stages[-1].context
-    documents = all_documents(random_corpus(np.full(rows, context - FRAME_TOKENS), recipe.model.vocabulary_size))
-    packed = pack_documents(documents, documents.numbers, counter_hash(SEED, documents.numbers), context)
+def faulty() -> Counts:
+    """What would make a step wait, or compute in fp32."""
     with pretended_cuda() as gpu:
-        with GPU:
-            model = build_masked_language_model(recipe.model, position_table, recipe.precision)
-        engine = pretraining_engine(model.train(), recipe, GPU)
-        batch = collate(packed, documents.corpus, recipe.masking, varlen=True).to(GPU)
-        engine.step([batch, batch], 1e-4)
+        values = torch.ones(64, 64, device=GPU)
         with gpu.counted() as counts:
-            engine.step([batch, batch], 1e-4)
-    return counts.peak_bytes
-
-
-def explain_a_loss(micro_batches: int = 3, **changes: Any) -> tuple[int, int]:
-    """(peak bytes of a step of so many micro-batches, those of finding out where its loss is not finite)."""
-    with pretended_cuda() as gpu:
-        engine = fresh_engine(neobert_recipe("bf16", **changes))
-        batches = [batch.to(GPU) for batch in pretraining_batches()[:1]] * micro_batches
-        engine.step(batches, 1e-4)
-        with gpu.counted() as step:
-            engine.step(batches, 1e-4)
-        with gpu.counted() as explanation:
-            assert engine._first_non_finite(batches) == "the sum of squares"
-    return step.peak_bytes, explanation.peak_bytes
+            values.sum().item()
+            values[values > 0] = 0
+            torch.ones(3).to(GPU)
+            values @ values
+    return counts
 
 
 def _random_texts(lengths: Any) -> list[tuple[Any, Any]]:

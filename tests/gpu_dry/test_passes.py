@@ -6,9 +6,6 @@ from typing import Any
 
 import pytest
 
-from ablations.loading import papers
-from neobert.model.size import MicroBatchShape, training_memory
-from tests.ablations.papers_ladder import PAPERS_LADDER
 from tests.gpu_dry import passes
 from tests.gpu_dry.conftest import Pretend
 from tests.gpu_dry.passes import M0_FORM, Pass, dtypes
@@ -17,19 +14,11 @@ MEMORY_SHARE = 0.05
 """How far the model of memory may lie from the pretended peak."""
 
 FORMS: dict[str, dict[str, Any]] = {"NeoBERT 8 × 768": {"layers": 8}, "M0 form 4 × 768": {"layers": 4, **M0_FORM}}
-SMALL: dict[str, Any] = {"layers": 2, "slots": 8192}
 
 
 @pytest.fixture(scope="module")
 def steps(pretend: Pretend) -> dict[str, Pass]:
     return {name: pretend(passes.pretrain, **changes) for name, changes in FORMS.items()}
-
-
-@pytest.fixture(scope="module")
-def sound(pretend: Pretend) -> Pass:
-    """A step of two blocks without a fault."""
-    step: Pass = pretend(passes.pretrain, **SMALL)
-    return step
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -56,48 +45,11 @@ def test_the_model_of_memory_is_right(steps: dict[str, Pass], form: str) -> None
     assert steps[form].reckoned_bytes == pytest.approx(steps[form].work.peak_bytes, rel=MEMORY_SHARE)
 
 
-def test_finding_out_where_a_loss_is_not_finite_takes_the_memory_of_the_step(pretend: Pretend) -> None:
-    step, explanation = pretend(passes.explain_a_loss, layers=2)
-    assert explanation <= step
-
-
-@pytest.mark.parametrize(
-    ("fault", "seen"),
-    [
-        ("a number is read in every block", r"_local_scalar_dense at faults.py:\d+"),
-        ("a mask selects", "index_put_ by a mask"),
-        ("a tensor comes from pageable memory", r"blocking copy of \(768,\) from pageable memory to cuda"),
-    ],
-)
-def test_what_waits_is_noticed_with_its_place(pretend: Pretend, fault: str, seen: str) -> None:
-    step: Pass = pretend(passes.pretrain, fault=fault, **SMALL)
-    assert sum(bool(re.match(seen, wait)) for wait in step.work.waits) == 2
-
-
-def test_memory_that_is_kept_is_noticed(pretend: Pretend, sound: Pass) -> None:
-    step: Pass = pretend(passes.pretrain, fault="a block is kept", **SMALL)
-    of_block = 2 * 768 * SMALL["slots"]
-    assert step.work.peak_bytes - sound.work.peak_bytes == pytest.approx(2 * of_block, rel=0.5)
-
-
-def test_products_in_another_dtype_are_noticed(pretend: Pretend) -> None:
-    step: Pass = pretend(passes.pretrain, fault="products in fp32", **SMALL)
-    assert dtypes(step.work)["float32"] > 0
-
-
-@pytest.mark.drill
-@pytest.mark.parametrize("name", PAPERS_LADDER)
-def test_the_model_of_memory_is_within_one_percent_of_each_stage_of_the_ladder(pretend: Pretend, name: str) -> None:
-    """With full rows: no micro-batch of a run keeps more."""
-    whole = papers().variants[name].recipe.pretraining
-    for index, stage in enumerate(whole.stages):
-        recipe = whole.model_copy(update={"stages": whole.stages[: index + 1]})
-        table = (whole if whole.model.positions == "learned" else recipe).longest_context
-        rows = passes.SLOTS // stage.context
-        shape = MicroBatchShape.of(rows, stage.context, recipe.masking.highest_rate)
-        memory = training_memory(recipe, table, shape, "single", 1, rows * stage.context)
-        peak = pretend(passes.peak_of_full_rows, recipe, table, rows)
-        assert memory.total - memory.reserve == pytest.approx(peak, rel=0.01)
+def test_what_waits_is_noticed_with_its_place_and_a_product_with_its_dtype(pretend: Pretend) -> None:
+    counts = pretend(passes.faulty)
+    seen = (r"_local_scalar_dense at passes.py:\d+", "index_put_ by a mask", r"blocking copy of \(3,\) from pageable")
+    assert all(re.match(expected, wait) for expected, wait in zip(seen, counts.waits, strict=True)), counts.waits
+    assert {product.dtype for product in counts.products} == {"float32"}
 
 
 # Fine-tuning, contrastive steps, encoding and evaluations

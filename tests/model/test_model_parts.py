@@ -271,14 +271,6 @@ def test_padding_on_either_side_is_given_no_place():
     assert plan.positions.tolist() == [[0, 1, 2, -1], [-1, -1, 0, 1], [-1, -1, -1, -1]]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_row_of_filler_alone_holds_no_nan(dtype):
-    empty = torch.full((ROWS, TOKENS), -1)
-    inputs = [tensor.detach().to(dtype) for tensor in vectors_of_attention()]
-    for plan in (packed_plan(empty, empty), padded_plan(torch.zeros(ROWS, TOKENS))):
-        assert torch.isfinite(attend(*inputs, plan)).all()
-
-
 @pytest.mark.gpu
 @pytest.mark.parametrize("head_size", [64, 84, 88])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])

@@ -1,11 +1,8 @@
 """The variable-length path of training with real numbers: stand-ins for the kernels compute on the CPU, refuse what
 those on CUDA would, and give the losses and gradients of rows."""
 
-import runpy
-import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn.attention import list_flash_attention_impls
 
-from benchmarks.contenders import masked_documents, neobert_recipe
 from benchmarks.data import NEOBERT_MASKING, web_lengths
+from benchmarks.pretraining import masked_documents, neobert_recipe
 from neobert.data.batches import EXACT, PaddingBuckets, PaddingSizes, collate
 from neobert.data.packing import pack_documents
 from neobert.evaluation import heldout
@@ -26,7 +23,6 @@ from neobert.model import attention
 from neobert.model.build import build_classifier, build_masked_language_model, initialize
 from neobert.model.heads import MaskedLanguageModel
 from neobert.recipe import Precision
-from neobert.training.distributed import choose_kernels
 from neobert.training.engine import autocast
 from neobert.training.pretraining import summed_loss
 from tests.model.kernels_on_cpu import CALLS, check, variable_length_kernels_on_cpu
@@ -181,20 +177,6 @@ def test_a_flash_attention_3_that_cannot_be_loaded_is_said_once_and_other_kernel
     assert attention.variable_length_kernels() == "torch"
 
 
-def test_a_flash_attn_without_its_function_is_named_and_torchs_kernels_are_taken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """FlashAttention 4 installs `flash_attn.cute` alone."""
-    (tmp_path / "flash_attn" / "cute").mkdir(parents=True)
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "flash_attn", raising=False)
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
-    module = runpy.run_path(attention.__file__, run_name=attention.__name__)
-    assert module["flash_attn_varlen_func"] is None and not capsys.readouterr().err
-    module["choose_flash_attention"](torch.device("cuda", 0))
-    assert capsys.readouterr().err.startswith("FlashAttention 2 cannot be used (cannot import name")
-
-
 @pytest.mark.parametrize(("capability", "expected"), [((7, 5), False), ((8, 0), True), ((9, 0), True)])
 def test_a_gpu_before_ampere_computes_attention_by_row(
     monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], expected: bool
@@ -221,35 +203,17 @@ def one_row_of_two_documents() -> tuple[Tensor, Tensor, Tensor, attention.Attent
 def test_flash_attention_3_comes_before_flash_attn_and_that_before_torchs_own(
     monkeypatch: pytest.MonkeyPatch, active: str | None, installed: bool, taken: str, own: int
 ) -> None:
-    calls: list[Tensor] = []
+    """Of deterministic runs flash_attn is asked for its deterministic form; torch's own kernels look at the switch."""
+    calls: list[bool] = []
 
-    def flash_attn_varlen_func(query: Tensor, *words: Any, **named: Any) -> Tensor:
-        calls.append(query)
+    def flash_attn_varlen_func(query: Tensor, *words: Any, deterministic: bool, **named: Any) -> Tensor:
+        calls.append(deterministic)
         return query
+
+    monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: True)
 
     monkeypatch.setattr(attention, "flash_attn_varlen_func", flash_attn_varlen_func if installed else None)
     monkeypatch.setattr(attention, "current_flash_attention_impl", lambda: active)
     attention.attend(*one_row_of_two_documents())
     assert attention.variable_length_kernels() == taken
-    assert (len(calls), len(CALLS)) == (own, 1 - own)
-
-
-@pytest.mark.parametrize("wanted", [False, True])
-def test_deterministic_runs_ask_flash_attn_for_its_deterministic_form(
-    monkeypatch: pytest.MonkeyPatch, wanted: bool
-) -> None:
-    """Torch's own kernels look at torch's switch themselves."""
-    asked: list[bool] = []
-
-    def flash_attn_varlen_func(query: Tensor, *words: Any, deterministic: bool, **named: Any) -> Tensor:
-        asked.append(deterministic)
-        return query
-
-    monkeypatch.setattr(attention, "flash_attn_varlen_func", flash_attn_varlen_func)
-    monkeypatch.setattr(attention, "current_flash_attention_impl", lambda: None)
-    choose_kernels(wanted)
-    try:
-        attention.attend(*one_row_of_two_documents())
-    finally:
-        choose_kernels(deterministic=False)
-    assert asked == [wanted]
+    assert (calls, len(CALLS)) == ([True] * own, 1 - own)

@@ -10,8 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from ablations.loading import papers
 from neobert.files import checksummed
@@ -20,7 +18,7 @@ from neobert.runs.layout import Layout
 from neobert.runs.records import sealed
 from reports import make_figures
 from reports.frames import read_frames
-from reports.tables import Table, csv_text, escape_markdown, frame_of
+from reports.tables import Table, escape_markdown, frame_of
 from tests.reports.made_up_study import MadeUpStudy, change_record, contents, copy, figures
 from tests.reports.measurements import answer, ask, embed, perplexity, throughput
 
@@ -156,17 +154,6 @@ def test_a_curve_of_one_place_is_drawn(study: MadeUpStudy, tmp_path: Path, lines
     path = record_of(study, "M0").with_name("metrics.jsonl")
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert figures(study.root, tmp_path / "out") == 0
-
-
-@pytest.mark.parametrize("text", ["=1+2", "+cmd", "-cmd|x", "@SUM(A1)", "\t=1", "\r=1"])
-def test_cells_that_a_spreadsheet_would_compute_are_text(text: str) -> None:
-    assert csv_text(["a"], [[text]]).splitlines()[1].strip('"').startswith("'")
-
-
-@given(st.floats(allow_nan=False))
-def test_numbers_of_a_csv_stay_numbers(value: float) -> None:
-    for text in (f"{value:.6f}", f"{value:+.1f}"):
-        assert csv_text(["a"], [[text]]) == f"a\n{text}\n"
 
 
 HOSTILE = "<script>x</script> <img src=x> a|b [y](javascript:z) ![p](//q) &lt; \\<b> \\| <!-- \n\n# t"

@@ -84,13 +84,9 @@ def test_escaped_latex_keeps_no_bare_special_character(text: str) -> None:
 @given(
     st.lists(st.lists(st.text(alphabet=st.characters(exclude_characters="\0\r")), min_size=2, max_size=2), max_size=4)
 )
-def test_csv_reads_back_as_written_behind_an_apostrophe_where_text_could_be_a_formula(rows: list[list[str]]) -> None:
+def test_csv_reads_back_as_written(rows: list[list[str]]) -> None:
     header, *read = csv.reader(io.StringIO(csv_text(["a", "b"], rows), newline=""))
-    assert header == ["a", "b"] and len(read) == len(rows)
-    for cell, written in zip(
-        (each for row in read for each in row), (each for row in rows for each in row), strict=True
-    ):
-        assert cell in (written, f"'{written}") and not (written.startswith(("=", "@")) and cell == written)
+    assert header == ["a", "b"] and read == rows
 
 
 def test_a_missing_number_is_a_dash_or_empty_and_never_zero() -> None:

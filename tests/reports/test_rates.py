@@ -66,10 +66,9 @@ def test_the_optimum_is_that_of_the_records_alone(study: MadeUpStudy) -> None:
         pilot(study, name, best=0.6)
     sweeps = study.read().sweeps
     sweep = sweeps["M4"]
-    assert set(sweeps) == {"M4", "M9", "M10"} and sweep.optimum is not None and sweep.optimum.interval is not None
+    assert set(sweeps) == {"M4", "M9", "M10"} and sweep.optimum is not None
     assert sweep.shared_rate == 2e-3 and sweep.curve.seeds == (1000, 1001)
     assert sweep.optimum.exact == pytest.approx(2e-3 * 2**0.6) and sweep.best == "M4@rate3e-3"
-    assert sweep.optimum.error_octaves == pytest.approx(0.1)
     assert {len(ids) for ids in sweep.ids.values()} == {2}
     assert sweeps["M10"].curve == sweeps["M9"].curve and sweeps["M10"].best.startswith("M10@rate")
 
@@ -90,7 +89,7 @@ def test_pilot_seeds_are_in_nothing_but_the_sweep(study: MadeUpStudy) -> None:
     assert not set(evidence.runs.seed) & set(PILOT_SEEDS) and set(evidence.pilots.seed) == {1000, 1001}
     assert evidence.trials.empty
     assert any("measurement(s) of runs with pilot seeds are left out" in problem for problem in evidence.problems)
-    for row in after.recorded_rows:
+    for row in after.table_rows:
         assert not set(row.runs.seed) & set(PILOT_SEEDS) and all(
             min(e.by_pretraining.values()) > 1.5 for e in row.losses.values()
         )
@@ -179,15 +178,6 @@ def test_a_run_that_repeats_a_rate_and_seed_is_named_with_the_one_that_counts(st
     shutil.copytree(Layout(study.root).pretraining(first), Layout(study.root).pretraining(twin))
     change_record(Layout(study.root).pretraining(twin) / "done.json", lambda record: record.update(id=twin))
     assert study.read().sweeps["M2"].notes == (f"run {twin} repeats {first} and is left out",)
-
-
-def test_of_two_rates_that_count_as_the_optimum_the_nearer_one_is_taken(study: MadeUpStudy) -> None:
-    """The optimum 2e-3 · 2^0.6 is 3.03e-3: 3.9e-3 is too far from it."""
-    pilot(study, "M4", best=0.6)
-    for rate, best in (("3.9e-3", None), ("2.8e-3", "M4@rate2.8e-3"), ("3.1e-3", "M4@rate3.1e-3")):
-        train(study, f"M4@rate{rate}", 0, 3.0)
-        row = study.read().row_at_best_rate("M4")
-        assert (row.name if row else None) == best
 
 
 def test_a_sweep_goes_by_the_loss_on_the_variants_own_corpus(study: MadeUpStudy) -> None:

@@ -17,7 +17,7 @@ from neobert.search.space import Search
 from reports import rows
 from reports.figures import searches
 from reports.figures.figure1 import find_bars
-from reports.figures.glue_tables import scores, table3, table5
+from reports.figures.glue_tables import table3, table5
 from reports.frames import read_frames
 from reports.remarks import searches_noted
 from reports.scores import Cell, point_name
@@ -51,10 +51,10 @@ def test_a_searched_task_has_its_best_point_and_every_table_says_so(study: MadeU
     cell = group.last_rows["M1"].cells["cola"]
     assert cell.score is not None and cell.score.mean == pytest.approx(score_at_best(study, search))
     assert cell.point in SAMPLED[2:] and group.problems == ()
-    for table in (table3(group), table5(group), scores(group)):
+    for table in (table3(group), table5(group)):
         assert table is not None
         assert f"§ {TPE} (M1)." in table.notes
-        shown = {row[1] if len(row) > 9 else row[0]: row for row in table.rows}
+        shown = {row[1]: row for row in table.rows}
         assert "§" in "".join(shown["M1"]) and "§" not in "".join(shown["M0"])
     (fact,) = [line for line in facts_of(study.tables()["table5"]) if line["model"] == "M1"]
     assert fact["whole_grid"] == "no" and fact["points"] == "6" and fact["batch_size"] == str(cell.point.batch_size)
@@ -141,18 +141,6 @@ def test_a_search_under_another_protocol_is_of_no_variant(study: MadeUpStudy) ->
     assert any("match no variant's protocol, grid and study" in problem for problem in study.read().problems)
 
 
-def test_a_search_with_a_link_out_of_the_folder_is_named_and_left_out(study: MadeUpStudy, tmp_path: Path) -> None:
-    study.pretrain("M1")
-    search = study.sampled("M1", "cola", search_by("tpe"), SAMPLED)
-    asked = search.request_file(Layout(study.root), 0)
-    asked.rename(tmp_path / "private.json")
-    asked.symlink_to(tmp_path / "private.json")
-    evidence = read_frames(loading.papers(), study.root)
-    assert not evidence.searches
-    (problem,) = [each for each in evidence.problems if search.id in each]
-    assert "is a link out of the folder" in problem
-
-
 def test_the_size_of_a_search_costs_a_reader_nothing(study: MadeUpStudy) -> None:
     study.pretrain("M1")
     endless = search_by("tpe").model_copy(update={"trials": 10**15})
@@ -196,7 +184,7 @@ def test_the_same_records_give_the_same_picture_on_the_page_and_from_a_collected
     page, (name,) = (tmp_path / "out" / "index.html").read_text(), findings.searches
     assert 'alt="Search of CoLA on M1"' in page and f"{name}.svg" in page and f"{name}.pdf" in page
     assert {path.suffix for path in tmp_path.glob(f"out/*/{name}.*")} == {".png", ".svg", ".pdf"}
-    first, again, of_copy = (searches.draw(each, findings).files("x", ["svg"]) for each in (tried, tried, collected))
+    first, again, of_copy = (searches.draw(each, findings).files("x") for each in (tried, tried, collected))
     assert first == again == of_copy
 
 

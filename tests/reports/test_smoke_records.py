@@ -14,10 +14,12 @@ import pytest
 from ablations import loading
 from neobert.glue.tasks import TASKS
 from neobert.runs.collected import ARCHIVE, RunFiles
+from neobert.runs.kinds import record_paths
+from neobert.runs.records import read_record
 from reports.figures import figure1
 from reports.figures.figure1 import Bars, find_bars
 from reports.figures.glue_tables import table3
-from reports.frames import Frames, read_frames
+from reports.frames import read_frames
 from reports.rows import Study, read_study
 from reports.tables import number
 from tests.support.golden_files import GoldenFiles
@@ -31,13 +33,8 @@ pytestmark = pytest.mark.usefixtures("papers_ladder")
 
 
 @pytest.fixture(scope="module")
-def evidence(papers_ladder: None) -> Frames:
-    return read_frames(loading.papers(), RECORDS)
-
-
-@pytest.fixture(scope="module")
-def group(papers_ladder: None, evidence: Frames) -> Study:
-    return read_study(evidence, "smoke", "synthetic")
+def group(papers_ladder: None) -> Study:
+    return read_study(read_frames(loading.papers(), RECORDS), "smoke", "synthetic")
 
 
 @pytest.fixture(scope="module")
@@ -60,12 +57,12 @@ def test_the_page_has_the_averages_and_seeds_of_the_records(bars: Bars) -> None:
     assert repeated and f"{', '.join(words)}." in PAGE
 
 
-def test_the_page_names_the_commits_of_the_records(evidence: Frames) -> None:
+def test_the_page_names_the_commits_of_the_records() -> None:
     said = re.search(r"These records are of (?:commit|commits) ([^.]*)\.", PAGE)
     assert said is not None
     named = re.findall(r"`([0-9a-f]{7})`( with uncommitted changes)?", said[1])
-    frames = (evidence.runs, evidence.trials)
-    made = {(commit[:7], dirty) for each in frames for commit, dirty in zip(each.commit, each.dirty, strict=True)}
+    records = [read_record(path) for path in record_paths(RunFiles(RECORDS).root)]
+    made = {(record["commit"][:7], record["dirty"]) for record in records}
     assert {(commit, bool(is_dirty)) for commit, is_dirty in named} == made
 
 

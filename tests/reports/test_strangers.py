@@ -128,7 +128,7 @@ def test_no_path_of_the_machine_is_in_errors_and_models(
         assert not [name for name, content in copied.items() if word.encode() in content], word
     said = [json.loads(copied[f"pretraining/{number:012x}/error.json"])["error"] for number in range(3)]
     assert said == [
-        "OSError: no space left: runs/data/x, runs/y and bert",
+        "OSError: no space left: x, y and bert",
         "DamagedFile: x is torn, see https://h.org/a/b or 1/2",
         "cannot write file, 'sqlite://file'",
     ]
@@ -144,5 +144,5 @@ def test_packed_numbers_that_look_like_a_path_are_copied(tmp_path: Path) -> None
     assert "+/" in path.read_text()
     assert copy(study.root, tmp_path / "out") == 0
     assert not read_frames(papers(), tmp_path / "out").problems
-    ours, theirs = (read_frames(papers(), root).readouts.answer[0] for root in (study.root, tmp_path / "out"))
+    ours, theirs = (read_frames(papers(), root).readouts.answers[0]["blimp"] for root in (study.root, tmp_path / "out"))
     assert ours.numerators == theirs.numerators

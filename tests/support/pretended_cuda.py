@@ -19,7 +19,7 @@ import weakref
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from multiprocessing import get_context
@@ -32,7 +32,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.cuda import nvtx
 from torch.utils import _foreach_utils
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
@@ -46,8 +45,6 @@ ALLOCATION_BYTES = 512
 """Size to which torch's allocator rounds up."""
 
 GPU = torch.device("cuda", 0)
-H100 = SimpleNamespace(major=9, minor=0, total_memory=85_000_000_000, multi_processor_count=132)
-"""Properties of the pretended GPU."""
 
 HOST_WAITS = {
     *("_local_scalar_dense", "bincount", "equal", "is_nonzero", "masked_select", "nonzero"),
@@ -323,9 +320,6 @@ def pretended_cuda() -> Iterator[PretendedGPU]:
             *((torch.cuda, name, value) for name, value in _cuda_stubs(gpu).items()),
             (nn.Module, "to", _move_module),
             (torch.compiler, "cudagraph_mark_step_begin", lambda: None),  # imports a compiler
-            (nvtx, "range_push", lambda message: 0),
-            (nvtx, "range_pop", lambda: 0),
-            (Tensor, "record_stream", lambda tensor, stream: None),
             (_foreach_utils, "_foreach_supported_types", [Tensor, nn.Parameter, FakeTensor]),
         ]
         for patch in patches:
@@ -356,29 +350,14 @@ def _cuda_stubs(gpu: PretendedGPU) -> dict[str, Any]:
         def synchronize(self) -> None:
             gpu.wait("event.synchronize")
 
-    class FakeStream:
-        def wait_stream(self, other: "FakeStream") -> None: ...
-
-        def synchronize(self) -> None:
-            gpu.wait("stream.synchronize")
-
     return {
         "Event": Event,
-        "Stream": FakeStream,
         "_lazy_init": lambda: None,
         "current_device": lambda: 0,
-        "current_stream": lambda *device: FakeStream(),
-        "empty_cache": lambda: None,
-        "get_device_capability": lambda *device: (H100.major, H100.minor),
-        "get_device_properties": lambda *device: H100,
+        "get_device_capability": lambda *device: (9, 0),
+        "get_device_properties": lambda *device: SimpleNamespace(major=9, minor=0),
         "is_available": lambda: True,
-        "is_bf16_supported": lambda *words: True,
         "is_initialized": lambda: True,
-        "manual_seed_all": lambda seed: None,
-        "memory_allocated": lambda *device: gpu.alive_bytes,
-        "reset_peak_memory_stats": lambda *device: None,
-        "set_device": lambda device: None,
-        "stream": lambda stream: nullcontext(),
         "synchronize": lambda *device: gpu.wait("torch.cuda.synchronize"),
     }
 

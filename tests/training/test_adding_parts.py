@@ -67,17 +67,6 @@ def test_a_score_bias_holds_at_masked_positions_alone(encoder: Encoder) -> None:
         torch.testing.assert_close(states, everywhere.flatten(0, 1)[flat_places[0]], rtol=0, atol=1e-5)
 
 
-@torch.no_grad()
-def test_a_score_bias_tells_places_apart(encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
-    document = random_document(8)[None]
-    reordered = document[:, [0, 1, 2, 4, 3, 5, 6, 7]]
-    states = [encoder(ids, whole_rows_plan(ids))[0, 0] for ids in (document, reordered)]
-    assert not torch.allclose(*states, atol=1e-4)
-    monkeypatch.setattr(type(encoder.positional_embedding), "score_bias", lambda self, positions: None)
-    states = [encoder(ids, whole_rows_plan(ids))[0, 0] for ids in (document, reordered)]
-    torch.testing.assert_close(*states, rtol=0, atol=1e-5)
-
-
 def test_a_kernel_that_takes_no_score_bias_is_refused_by_name(encoder: Encoder) -> None:
     class OwnAttention:
         def __call__(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:

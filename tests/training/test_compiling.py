@@ -1,7 +1,6 @@
-"""Compiled models: when models are compiled, that it happens before the steps and never again, and what it changes."""
+"""Compiled models: when models are compiled, that the first steps compile all, and what it changes."""
 
-from collections.abc import Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
@@ -14,17 +13,9 @@ from neobert.execution import CompileWord
 from neobert.kinds.pretraining import PretrainingRun
 from neobert.recipe import Precision
 from neobert.runs.layout import Layout
-from neobert.training import compiling, pretraining
-from neobert.training.compiling import (
-    MOST_SIZES,
-    UPDATES_WORTH_COMPILING,
-    Part,
-    TrialStep,
-    compile_model,
-    compile_parts,
-    wants_compiling,
-)
-from neobert.training.loop import Step
+from neobert.training import compiling
+from neobert.training.compiling import MOST_SIZES, UPDATES_WORTH_COMPILING, compile_model, wants_compiling
+from neobert.training.engine import Step
 from neobert.training.pretraining import PretrainingTrainer
 from tests.support.tiny_runs import (
     assert_equal_weights,
@@ -38,7 +29,6 @@ from tests.support.tiny_runs import (
     tiny_run,
     tiny_stage,
     trainer_of,
-    work,
     write_tiny_run,
 )
 
@@ -69,27 +59,6 @@ def nothing_compiled() -> Iterator[None]:
 
 def losses(steps: Iterator[Step]) -> list[float]:
     return [step.measured().loss for step in steps]
-
-
-class Counting(torch.nn.Module):
-    """What an own part may be: it counts its passes in a buffer, and has a weight that it does not use."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.used, self.unused = (torch.nn.Parameter(torch.ones(2)) for _ in range(2))
-        self.passes: torch.Tensor
-        self.register_buffer("passes", torch.zeros(()))
-
-    def forward(self, values: torch.Tensor) -> torch.Tensor:
-        self.passes += 1
-        return values * self.used
-
-
-def test_a_trial_leaves_buffers_as_they_were_and_allows_weights_without_a_gradient() -> None:
-    part = Counting()
-    trial = TrialStep(part, lambda: part(torch.ones(2)).sum(), "fp32", torch.device("cpu"))
-    trial.run()
-    assert part.passes == 0, "a resumed run would go on with other values"
 
 
 @pytest.mark.parametrize(
@@ -137,22 +106,9 @@ def test_models_of_earlier_runs_do_not_count_towards_the_limit(monkeypatch: pyte
     counter, device = CompileCounter(), torch.device("cpu")
     for width in range(1, 5):
         layer = torch.nn.Linear(width, width)
-        trial = TrialStep(layer, partial(lambda each: each(torch.ones(each.in_features)).sum(), layer), "fp32", device)
-        assert compile_model(trial, "on", backend=counter) and counter.frame_count == width
-
-
-def test_if_one_rank_cannot_compile_none_does(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The others would wait for it in every step, with sizes of their own."""
-
-    def compile_here(trial: TrialStep, word: str, parts: Sequence[Part]) -> bool:
-        compile_parts(parts, backend="eager")
-        return True
-
-    monkeypatch.setattr(pretraining, "compile_model", compile_here)
-    monkeypatch.setattr(pretraining, "sum_over_ranks", lambda value, process, device: value - 1)
-    trainer = trainer_of(corpus, tiny_run(), compile="on")
-    trainer.restore()
-    assert not trainer.compiled and "forward" not in vars(trainer.model)
+        compile_model([(layer, "forward")], device, backend=counter)
+        layer(torch.ones(width))
+        assert counter.frame_count == width
 
 
 # The same numbers
@@ -177,9 +133,9 @@ def test_a_compiled_run_has_the_losses_of_an_eager_one_and_stopped_goes_on_bit_f
     run = compiled_run()
     root = beside(tmp_path / "compiled", corpus)
     undisturbed = begun(root, run, "on")
-    assert undisturbed.compiled and undisturbed.totals.compile_seconds > 0
     steps = undisturbed.steps(0)
     first = losses(islice(steps, STOPPED_AFTER))
+    assert undisturbed.compiled and undisturbed.totals.compile_seconds > 0
     with claimed(Layout(root), run.id) as claim:
         undisturbed.save(STOPPED_AFTER, claim.check)
     rest = losses(steps)
@@ -189,8 +145,8 @@ def test_a_compiled_run_has_the_losses_of_an_eager_one_and_stopped_goes_on_bit_f
     resumed = trainer_of(root, run, micro_batch_tokens=1024, compile="off")
     assert resumed.restore() == STOPPED_AFTER and resumed.compiled
     assert "continues compiled, as it began" in capsys.readouterr().err
-    assert resumed.totals.compile_seconds > undisturbed.totals.compile_seconds
     assert losses(resumed.steps(STOPPED_AFTER)) == rest
+    assert resumed.totals.compile_seconds > undisturbed.totals.compile_seconds
     ours, theirs = resumed.model.state_dict(), undisturbed.model.state_dict()
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
@@ -230,38 +186,3 @@ def test_a_run_that_began_eager_stays_so_and_says_so(
     resumed = trainer_of(root, run, micro_batch_tokens=1024, compile="on")
     assert resumed.restore() == 2 and not resumed.compiled
     assert "continues without compiling, as it began" in capsys.readouterr().err
-
-
-# Without a compiler
-
-
-@pytest.fixture
-def no_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
-    with inductor.patch({"cpp.cxx": (None, str(tmp_path / "no-such-compiler")), "fx_graph_cache": False}):
-        yield
-
-
-@pytest.mark.usefixtures("no_compiler")
-def test_auto_trains_eagerly_without_a_compiler_in_one_sentence(
-    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(compiling, "AUTO_DEVICES", ("cpu",))
-    run = compiled_run()
-    trainer = begun(beside(tmp_path / "auto", corpus), run, "auto")
-    said = capsys.readouterr().err.splitlines()
-    assert not trainer.compiled
-    assert len(said) == 1 and "cannot be compiled here" in said[0] and "continues eagerly" in said[0]
-    eager = begun(beside(tmp_path / "off", corpus), run, "off")
-    assert losses(islice(trainer.steps(0), 2)) == losses(islice(eager.steps(0), 2))
-
-
-@pytest.mark.usefixtures("no_compiler")
-def test_on_fails_without_a_compiler_in_one_sentence(
-    corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    root, run = beside(tmp_path / "on", corpus), compiled_run()
-    write_tiny_run(root, run, compile="on")
-    assert work(root, run.reference) == 1
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1 and "cannot be compiled here" in said and "take --compile off or auto" in said

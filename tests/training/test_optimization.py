@@ -13,8 +13,7 @@ from examples.optimizer import Muon
 from neobert.errors import RunFailed
 from neobert.model.build import build_masked_language_model, initialize
 from neobert.recipe import Optimization
-from neobert.training.engine import Engine
-from neobert.training.loop import seed_step
+from neobert.training.engine import Engine, seed_step
 from neobert.training.optimization import OPTIMIZERS, build_optimizer, set_learning_rate
 from tests.support.small_models import language_model
 from tests.support.tiny_runs import tiny_recipe

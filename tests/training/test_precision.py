@@ -103,16 +103,3 @@ def test_gradients_stay_near_those_in_fp32() -> None:
     losses = [abs(loss / exact_loss - 1) for loss, _ in others]
     assert 0 < distances[0] < 0.02 and distances[0] < distances[1] < 0.04
     assert max(losses) < 0.002
-
-
-def test_compiled_models_of_all_precisions_in_one_process_are_their_eager_ones() -> None:
-    """What was traced for a residual stream in fp32 is not used for one in bf16."""
-    model = model_of(2)
-    batch, networks = batch_of(model), {precision: network_of(model, precision) for precision in PRECISIONS}
-    for network in networks.values():
-        network.compile(dynamic=False, backend="aot_eager")
-    for precision in (*PRECISIONS, *PRECISIONS):
-        eager, _ = loss_and_gradient(precision, model)
-        with autocast(CPU, precision):
-            assert summed_loss(networks[precision], batch).item() == pytest.approx(eager, rel=1e-3)
-    assert loss_and_gradient("bf16", model)[0] != loss_and_gradient("bf16_residual", model)[0]

@@ -56,7 +56,7 @@ OF_TIME = ("seconds", "per_second")
 """How the keys of a line end that differ from attempt to attempt."""
 
 WITHOUT_TIME = (
-    *("seconds", "tokens_per_second", "phase_seconds", "compile_seconds", "checkpoint_seconds", "gpu_hours"),
+    *("seconds", "tokens_per_second", "compile_seconds", "checkpoint_seconds", "gpu_hours"),
     *("model_flops_utilization", "peak_memory_bytes", "commit", "dirty", "checksum", "sha256"),
     *("started_at", "finished_at"),
 )
@@ -280,15 +280,6 @@ def test_a_stop_signal_saves_and_the_next_start_goes_on(undisturbed: Trainable, 
     assert_equal_runs(undisturbed[0], root, run)
 
 
-def test_a_worker_that_is_asked_to_stop_just_before_training_trains_no_step(prepared: Trainable) -> None:
-    root, run = prepared
-    trainer, stop = trainer_of(root, run), StopRequest()
-    stop.request()
-    with claimed(Layout(root), run.id) as claim:
-        result = trainer.fit(root / "attempt", stop, check=claim.check)
-    assert (result.begun, result.step, result.steps) == (0, 0, STEPS) and not (root / "attempt").exists()
-
-
 def test_a_stop_ends_tokenising_before_there_is_anything_to_train_on(tmp_path: Path) -> None:
     run, layout, stop = tiny_run(), Layout(tmp_path), StopRequest()
     run_file = read_run_file(write_tiny_run(tmp_path, run))
@@ -305,16 +296,6 @@ def test_two_workers_train_a_run_once(prepared: Trainable) -> None:
         process.communicate(timeout=120)
     assert [process.returncode for process in processes] == [0, 0]
     assert len(list(read_lines(root / "starts.jsonl"))) == 1
-
-
-def test_a_run_takes_no_more_threads_than_there_are_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The run file may come from a machine with more."""
-    taken: list[int] = []
-    monkeypatch.setattr("torch.set_num_threads", taken.append)
-    monkeypatch.setattr("neobert.training.trainer.available_cores", lambda: 3)
-    for number, threads in enumerate((64, 2)):
-        trainer_of(tmp_path / str(number), tiny_run(), threads=threads)
-    assert taken == [3, 2]
 
 
 def test_micro_batches_do_not_change_the_loss(undisturbed: Trainable, tmp_path: Path) -> None:
@@ -365,7 +346,7 @@ def test_a_stage_waits_for_the_one_before_it(prepared: Trainable) -> None:
     assert record(root, second)["inputs"]["previous"] == first.id
 
 
-def test_a_loss_that_is_not_finite_stops_before_the_update_and_names_step_and_module(prepared: Trainable) -> None:
+def test_a_loss_that_is_not_finite_stops_before_the_update_and_names_the_step(prepared: Trainable) -> None:
     root, run = prepared
     trainer = trainer_of(root, run)
     trainer.restore()
@@ -374,9 +355,7 @@ def test_a_loss_that_is_not_finite_stops_before_the_update_and_names_step_and_mo
     with torch.no_grad():
         trainer.model.model.transformer_encoder[1].ffn.w3.weight[0, 0] = float("inf")
     before = {name: value.clone() for name, value in trainer.model.state_dict().items()}
-    with pytest.raises(
-        RunFailed, match=r"step 2: the loss is (nan|inf), first seen in module model\.transformer_encoder\.1\.ffn\.w3"
-    ):
+    with pytest.raises(RunFailed, match=r"step 2: the loss is (nan|inf)"):
         list(steps)
     assert all(torch.equal(value, before[name]) for name, value in trainer.model.state_dict().items())
 

@@ -4,7 +4,6 @@ tasks.
 Its functions are pure: the same seed gives the same bytes in every process. Only the standard library is used.
 """
 
-from neobert.data.synthetic.corpora import CORPORA, corpus_documents
 from neobert.data.synthetic.tasks import (
     EMBEDDING_TASKS,
     PAIR_SETS,
@@ -13,6 +12,7 @@ from neobert.data.synthetic.tasks import (
     pairs,
     task_examples,
 )
+from neobert.data.synthetic.world import CORPORA, corpus_documents
 
 __all__ = [
     "CORPORA",
@@ -26,5 +26,5 @@ __all__ = [
     "task_examples",
 ]
 
-VERSION: int = 2
+VERSION: int = 3
 """Incremented when generated text changes; part of the origin of synthetic data."""

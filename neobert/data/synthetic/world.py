@@ -1,120 +1,51 @@
-"""The micro-world: concepts with synonyms, hypernyms, antonyms and facts; clauses, their wordings and entailments.
+"""The micro-world: words with two names each, clauses, what follows from a clause, and two corpora.
 
-A `Clause` is a meaning. A `Wording` turns it into words by choosing a synonym for each concept, so one clause in a
-wording and in a varied wording gives a paraphrase. Edits of a clause follow the logic of the world. A synonym preserves
-truth. A hypernym, a dropped adjective or a dropped place follows from an affirmed clause. An antonym or a flipped
-negation contradicts it. With altered slots, the truth stays open.
+A clause is a meaning. `say` puts it into the first names of its words, and `sentence` into the names that a speaker
+uses, so that one clause by two speakers is a paraphrase. A hypernym, a dropped adjective or a dropped place follows
+from an affirmed clause. An antonym or a flipped negation contradicts it. With other words in its slots, the truth stays
+open.
 
-Every concept that can occur in fine-tuning data has two synonyms with the same inflections. Even-numbered concepts of a
-kind occur in the train sets, odd-numbered ones in the validation sets (`Lexicon.part`), so that validation scores
-measure what the model learned in pre-training about words that are absent from fine-tuning.
+Even-numbered words of a kind occur in the train sets, odd-numbered ones in the validation sets (`part`), so that
+validation scores measure what the model learned in pre-training about words that are absent from fine-tuning. A
+document tells one event several times, so that a masked word can be inferred from its other name in another sentence.
 """
 
 import random
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import cache
+from collections.abc import Callable, Iterator, Mapping
 from typing import Literal
 
-Part = Literal["train", "validation"]
-
-WORLD_SEED = 2026
-"""Seed of the facts. It is a constant, so that documents and tasks of every seed are about the same world."""
-
-_CATEGORIES: dict[str, tuple[str, ...]] = {
-    "animal": ("dog hound", "cat kitten", "horse pony", "rabbit hare"),
-    "worker": ("doctor medic", "teacher tutor", "farmer grower", "soldier trooper"),
-    "tool": ("hammer mallet", "rope cord", "lamp lantern", "bucket pail"),
-    "garment": ("coat jacket", "shoe boot", "hat cap", "shirt blouse"),
-    "vehicle": ("car auto", "ship boat", "truck lorry", "plane jet"),
+_NAMES = {
+    "animal": "dog=hound cat=kitten horse=pony rabbit=hare",
+    "worker": "doctor=medic teacher=tutor farmer=grower soldier=trooper",
+    "tool": "hammer=mallet rope=cord lamp=lantern bucket=pail",
+    "garment": "coat=jacket shoe=boot hat=cap shirt=blouse",
+    "verb": "chase=pursue help=assist push=shove lift=raise clean=wash fix=repair watch=observe guard=protect",
+    "place": "forest=jungle river=stream town=village garden=yard",
+    # The opposite of each is two places further or before.
+    "adjective": "big=large fast=quick small=little slow=sluggish old=aged happy=glad young=youthful sad=gloomy",
+    "praise": "great superb lovely pleasant charming perfect splendid amazing brilliant wonderful",
+    "blame": "awful boring horrid painful nasty dull ugly dreadful terrible useless",
 }
-_WEB_ONLY_CATEGORIES = ("vehicle",)
-_ANIMATE_CATEGORIES = ("animal", "worker")
-_TRANSITIVE = (
-    "chase pursue", "help assist", "push shove", "lift raise", "clean wash",
-    "fix repair", "watch observe", "guard protect",
-)  # fmt: skip
-_INTRANSITIVE = ("walk wander", "jump leap", "laugh giggle", "rest relax")
-_PLACES = ("forest jungle", "river stream", "town village", "garden yard")
-_OPPOSITES = (
-    ("big large", "small little"),
-    ("fast quick", "slow sluggish"),
-    ("old aged", "young youthful"),
-    ("happy glad", "sad gloomy"),
-)
-_PRAISE = "great superb lovely pleasant charming perfect splendid amazing brilliant wonderful"
-_BLAME = "awful boring horrid painful nasty dull ugly dreadful terrible useless"
-_NAMES = "anna ben clara david emma frank grace henry"
+PEOPLE = ["anna", "ben", "clara", "david", "emma", "frank", "grace", "henry"]
+NOUN_KINDS = ("animal", "worker", "tool", "garment")
+_RELATED = {"animal": "worker", "worker": "animal", "tool": "garment", "garment": "tool"}
+ONE = ("the", "a", "this", "one")
+MANY = ("these", "two", "some", "many")
+"""Determiners, each of one number."""
+
+Words = Mapping[str, tuple[str, ...]]
+"""The words of each kind by their first names."""
+WORDS: Words = {kind: tuple(pair.split("=")[0] for pair in names.split()) for kind, names in _NAMES.items()}
+KIND = {word: kind for kind, words in WORDS.items() for word in words}
 
 
-@dataclass(frozen=True)
-class Concept:
-    """One meaning. `synonyms[i]` are the inflected forms of its i-th synonym.
-
-    Forms: nouns (singular, plural), verbs (base, third person, past), everything else (word,).
-    """
-
-    kind: str
-    name: str
-    synonyms: tuple[tuple[str, ...], ...]
-    hypernym: str | None = None
-    opposite: str | None = None
-
-    @property
-    def animate(self) -> bool:
-        return self.kind == "name" or self.hypernym in _ANIMATE_CATEGORIES
-
-
-@dataclass(frozen=True)
-class Facts:
-    """Encyclopaedic facts about a noun: its usual place, quality, action and object of the action."""
-
-    place: Concept
-    adjective: Concept
-    verb: Concept
-    object: Concept
-
-
-@dataclass(frozen=True)
-class Lexicon:
-    """Concepts that texts are drawn from; `part` restricts them to one side of the fine-tuning split."""
-
-    nouns: tuple[Concept, ...]
-    transitive_verbs: tuple[Concept, ...]
-    intransitive_verbs: tuple[Concept, ...]
-    places: tuple[Concept, ...]
-    adjectives: tuple[Concept, ...]
-    praise: tuple[str, ...]
-    blame: tuple[str, ...]
-    names: tuple[Concept, ...]
-
-    @property
-    def animate_nouns(self) -> tuple[Concept, ...]:
-        return tuple(noun for noun in self.nouns if noun.animate)
-
-    def part(self, part: Part) -> "Lexicon":
-        """Return the concepts of one side of the split. Names, hypernyms and function words are on both sides."""
-        offset = {"train": 0, "validation": 1}[part]
-        return replace(
-            self,
-            nouns=self.nouns[offset::2],
-            transitive_verbs=self.transitive_verbs[offset::2],
-            intransitive_verbs=self.intransitive_verbs[offset::2],
-            places=self.places[offset::2],
-            adjectives=tuple(adjective for i, adjective in enumerate(self.adjectives) if i // 2 % 2 == offset),
-            praise=self.praise[offset::2],
-            blame=self.blame[offset::2],
-        )
-
-    def content_words(self) -> frozenset[str]:
-        """Return every form of every concept that is subject to the split."""
-        concepts = (*self.nouns, *self.transitive_verbs, *self.intransitive_verbs, *self.places, *self.adjectives)
-        forms = {word for concept in concepts for synonym in concept.synonyms for word in synonym}
-        return frozenset(forms | set(self.praise) | set(self.blame))
+def part(side: Literal["train", "validation"]) -> Words:
+    """Return the words of one side of the split."""
+    return {kind: words[("train", "validation").index(side) :: 2] for kind, words in WORDS.items()}
 
 
 def plural(word: str) -> str:
-    """Return the regular plural or third person: dog → dogs, pony → ponies, brush → brushes."""
+    """Return the regular plural or third person: dog → dogs, pony → ponies, push → pushes."""
     if word.endswith("y") and word[-2] not in "aeiou":
         return word[:-1] + "ies"
     return word + ("es" if word.endswith(("s", "x", "ch", "sh")) else "s")
@@ -125,306 +56,232 @@ def past(word: str) -> str:
     return word + ("d" if word.endswith("e") else "ed")
 
 
-def _concept(
-    kind: str,
-    words: str,
-    *inflections: Callable[[str], str],
-    hypernym: str | None = None,
-    opposite: str | None = None,
-) -> Concept:
-    synonyms = tuple((word, *(inflect(word) for inflect in inflections)) for word in words.split())
-    return Concept(kind, synonyms[0][0], synonyms, hypernym, opposite)
+_INFLECTIONS: dict[str, tuple[Callable[[str], str], ...]] = dict.fromkeys(NOUN_KINDS, (str, plural))
+_INFLECTIONS["verb"] = (str, plural, past)
+
+FORMS: dict[str, tuple[str, str]] = {
+    inflect(name): (names[0], inflect(other))
+    for kind, listed in _NAMES.items()
+    for names in (pair.split("=") for pair in listed.split())
+    for name, other in zip(names, reversed(names), strict=True)
+    for inflect in _INFLECTIONS.get(kind, (str,))
+}
+"""For each form of a word: the first name of the word, and the same form of its other name."""
+
+Speaker = frozenset[str]
+"""The words that somebody calls by their second names."""
 
 
-@cache
-def lexicon(*, web: bool = False) -> Lexicon:
-    """Return the words of the world; `web` adds the categories that only occur in the web corpus."""
-    categories = [name for name in _CATEGORIES if web or name not in _WEB_ONLY_CATEGORIES]
-    opposites = [pair for left, right in _OPPOSITES for pair in ((left, right), (right, left))]
-    return Lexicon(
-        nouns=tuple(
-            _concept("noun", words, plural, hypernym=category)
-            for category in categories
-            for words in _CATEGORIES[category]
-        ),
-        transitive_verbs=tuple(_concept("transitive", words, plural, past) for words in _TRANSITIVE),
-        intransitive_verbs=tuple(_concept("intransitive", words, plural, past) for words in _INTRANSITIVE),
-        places=tuple(_concept("place", words) for words in _PLACES),
-        adjectives=tuple(_concept("adjective", words, opposite=other.split()[0]) for words, other in opposites),
-        praise=tuple(_PRAISE.split()),
-        blame=tuple(_BLAME.split()),
-        names=tuple(_concept("name", name) for name in _NAMES.split()),
-    )
+def speaker(rng: random.Random, like: Speaker = frozenset(), differing: float = 0.5) -> Speaker:
+    """Draw a speaker who names words otherwise than another one does, at the rate `differing`."""
+    return frozenset(word for word in KIND if (word in like) != (rng.random() < differing))
 
 
-@cache
-def category(name: str) -> Concept:
-    """Return a hypernym as a noun without synonyms: animal, animals."""
-    return _concept("noun", name, plural, hypernym=name)
-
-
-@cache
-def antonym(adjective: str) -> Concept:
-    adjectives = {concept.name: concept for concept in lexicon(web=True).adjectives}
-    return adjectives[adjectives[adjective].opposite or ""]
-
-
-@cache
-def facts() -> dict[str, Facts]:
-    """Return the facts of each noun, by the noun's name."""
-    rng, words = random.Random(f"facts of world {WORLD_SEED}"), lexicon(web=True)
-    return {
-        noun.name: Facts(
-            place=rng.choice(words.places),
-            adjective=rng.choice(words.adjectives),
-            verb=rng.choice(words.transitive_verbs),
-            object=rng.choice([other for other in words.nouns if other is not noun]),
-        )
-        for noun in words.nouns
-    }
-
-
-Words = list[str]
-Asked = Literal["who", "what", "where"]
-Slot = Literal["subject", "verb", "object", "place"]
-
-SINGULAR_DETERMINERS = ("the", "a", "this")
-PLURAL_DETERMINERS = ("the", "these", "two", "some")
-
-
-@dataclass(frozen=True)
-class NounPhrase:
-    """A determiner, an optional adjective, a noun or name, and words after the noun (a relative clause)."""
-
-    noun: Concept
-    plural: bool = False
-    determiner: str = "the"
-    adjective: Concept | None = None
-    modifier: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Clause:
-    """A meaning: subject, verb, object and place, and whether it is negated."""
-
-    subject: NounPhrase
-    verb: Concept
-    object: NounPhrase | None = None
-    place: Concept | None = None
-    negated: bool = False
-
-
-class Wording:
-    """One speaker's choice of synonyms, drawn at a concept's first mention and kept afterwards."""
-
-    def __init__(self, rng: random.Random, chosen: dict[str, int] | None = None) -> None:
-        self._rng = rng
-        self._chosen = {} if chosen is None else chosen
-
-    def forms(self, concept: Concept) -> tuple[str, ...]:
-        if len(concept.synonyms) == 1:
-            return concept.synonyms[0]
-        if concept.name not in self._chosen:
-            self._chosen[concept.name] = self._rng.randrange(2)
-        return concept.synonyms[self._chosen[concept.name]]
-
-    def varied(self, rate: float) -> "Wording":
-        """Return another speaker's wording: each concept mentioned so far changes its synonym at `rate`, at least one
-        does."""
-        names = list(self._chosen)
-        changed = {name for name in names if self._rng.random() < rate} or {self._rng.choice(names)}
-        return Wording(self._rng, {name: index ^ (name in changed) for name, index in self._chosen.items()})
-
-
-def sentence(words: Sequence[str], end: str = ".") -> str:
-    """Join words and the end mark with spaces, writing `a` before a vowel as `an`."""
-    following = (*words[1:], end)
+def sentence(text: str, by: Speaker = frozenset(), end: str = ".") -> str:
+    """Return the text in the names that a speaker uses, with its end mark, all separated by single spaces."""
+    words = [FORMS[word][1] if word in FORMS and FORMS[word][0] in by else word for word in text.split()]
+    following = [*words[1:], end]
     spelled = ("an" if w == "a" and after[0] in "aeiou" else w for w, after in zip(words, following, strict=True))
-    return " ".join((*spelled, end))
+    return " ".join([*spelled, end])
 
 
-def noun_phrase_words(phrase: NounPhrase, wording: Wording) -> Words:
-    noun = wording.forms(phrase.noun)
-    if phrase.noun.kind == "name":
-        return [noun[0]]
-    adjective = [wording.forms(phrase.adjective)[0]] if phrase.adjective else []
-    return [phrase.determiner, *adjective, noun[phrase.plural], *phrase.modifier]
+Slot = Literal["subject", "verb", "object", "place", "determiner", "quality", "determiner2", "quality2", "not"]
+Clause = Mapping[Slot, str]
+"""A meaning: the words in its slots. The place, both qualities (adjectives) and `not` may be empty; the determiners of
+subject and object tell their numbers."""
+Shape = Literal["active", "passive", "who", "what", "where"]
 
-
-def place_words(place: Concept | None, wording: Wording) -> Words:
-    return ["in", "the", wording.forms(place)[0]] if place else []
-
-
-def active(clause: Clause, wording: Wording, *, agreement: bool = True) -> Words:
-    """Return `the dog chases a cat in the forest`; with `agreement=False` the verb has the wrong number."""
-    as_plural = clause.subject.plural == agreement
-    base, third, _ = wording.forms(clause.verb)
-    verb = [_do(as_plural), "not", base] if clause.negated else [base if as_plural else third]
-    return [*noun_phrase_words(clause.subject, wording), *verb, *_rest(clause, wording)]
-
-
-def past_tense(clause: Clause, wording: Wording) -> Words:
-    """Return `the dog chased a cat`, `the dog did not chase a cat`."""
-    base, _, past = wording.forms(clause.verb)
-    verb = ["did", "not", base] if clause.negated else [past]
-    return [*noun_phrase_words(clause.subject, wording), *verb, *_rest(clause, wording)]
-
-
-def passive(clause: Clause, wording: Wording) -> Words:
-    """Return `a cat is chased by the dog`. The clause must have an object."""
-    assert clause.object is not None
-    be = "are" if clause.object.plural else "is"
-    denial = ["not"] if clause.negated else []
-    agent = ["by", *noun_phrase_words(clause.subject, wording), *place_words(clause.place, wording)]
-    return [*noun_phrase_words(clause.object, wording), be, *denial, wording.forms(clause.verb)[2], *agent]
-
-
-def polar_question(clause: Clause, wording: Wording) -> Words:
-    """Return `does the dog chase a cat`."""
-    subject = noun_phrase_words(clause.subject, wording)
-    return [_do(clause.subject.plural), *subject, wording.forms(clause.verb)[0], *_rest(clause, wording)]
-
-
-def open_question(clause: Clause, asked: Asked, wording: Wording) -> Words:
-    """Return `who chases a cat`, `what does the dog chase` or `where does the dog chase a cat`."""
-    base, third, _ = wording.forms(clause.verb)
-    objects = noun_phrase_words(clause.object, wording) if clause.object else []
-    if asked == "who":
-        return ["who", third, *objects]
-    inverted = [_do(clause.subject.plural), *noun_phrase_words(clause.subject, wording), base]
-    return [asked, *inverted, *(objects if asked == "where" else [])]
-
-
-def askable(clause: Clause) -> list[Asked]:
-    """Return the open questions that a clause answers."""
-    asked: list[Asked] = ["who", "what"] if clause.object else ["who"]
-    return [*asked, "where"] if clause.place else asked
-
-
-def _do(as_plural: bool) -> str:
-    return "do" if as_plural else "does"
-
-
-def _rest(clause: Clause, wording: Wording) -> Words:
-    objects = noun_phrase_words(clause.object, wording) if clause.object else []
-    return [*objects, *place_words(clause.place, wording)]
-
-
-def draw_noun_phrase(
-    rng: random.Random, nouns: Sequence[Concept], adjectives: Sequence[Concept], adjective_rate: float = 0.35
-) -> NounPhrase:
-    """Draw a phrase with one of `nouns`, an agreeing determiner and, at `adjective_rate`, one of `adjectives`."""
-    noun, is_plural = rng.choice(nouns), rng.random() < 0.5
-    determiner = rng.choice(PLURAL_DETERMINERS if is_plural else SINGULAR_DETERMINERS)
-    adjective = rng.choice(adjectives) if rng.random() < adjective_rate else None
-    return NounPhrase(noun, is_plural, determiner, adjective)
+_SHAPES: dict[Shape, str] = {
+    "active": "{subject} {verb} {object} {place}",
+    "passive": "{object} {be} {past} by {subject} {place}",
+    "who": "who {third} {object}",
+    "what": "what {do} {subject} {base}",
+    "where": "where {do} {subject} {base} {object}",
+}
 
 
 def draw_clause(
-    rng: random.Random,
-    words: Lexicon,
-    *,
-    subject: NounPhrase | None = None,
-    transitive_rate: float = 0.75,
-    place_rate: float = 0.3,
-    adjective_rate: float = 0.35,
-    name_rate: float = 0.15,
+    rng: random.Random, words: Words, *, place_rate: float = 0.3, adjective_rate: float = 0.35, not_rate: float = 0.0
 ) -> Clause:
-    """Draw a clause with an animate subject and, if transitive, an object that is a different concept."""
-    if subject is None and rng.random() < name_rate:
-        subject = NounPhrase(rng.choice(words.names))
-    if subject is None:
-        subject = draw_noun_phrase(rng, words.animate_nouns, words.adjectives, adjective_rate)
-    place = rng.choice(words.places) if rng.random() < place_rate else None
-    if rng.random() >= transitive_rate:
-        return Clause(subject, rng.choice(words.intransitive_verbs), None, place)
-    others = [noun for noun in words.nouns if noun is not subject.noun]
-    patient = draw_noun_phrase(rng, others, words.adjectives, adjective_rate)
-    return Clause(subject, rng.choice(words.transitive_verbs), patient, place)
+    """Draw a clause with an animate subject and another noun as its object."""
+    subject = rng.choice(nouns(words, "animal", "worker"))
+    adjectives = (rng.choice(words["adjective"]) if rng.random() < adjective_rate else "" for _ in range(2))
+    return {
+        "subject": subject,
+        "verb": rng.choice(words["verb"]),
+        "object": rng.choice([noun for noun in nouns(words) if noun != subject]),
+        "place": rng.choice(words["place"]) if rng.random() < place_rate else "",
+        "determiner": rng.choice(ONE + MANY),
+        "determiner2": rng.choice(ONE + MANY),
+        "quality": next(adjectives),
+        "quality2": next(adjectives),
+        "not": "not" if rng.random() < not_rate else "",
+    }
 
 
-def relative_clause(rng: random.Random, words: Lexicon, head: NounPhrase, wording: Wording) -> tuple[str, ...]:
-    """Draw `that chases the cats` or `near the cats`; its noun may differ from the head in number (an attractor)."""
-    others = [noun for noun in words.nouns if noun is not head.noun]
-    other = draw_noun_phrase(rng, others, words.adjectives, adjective_rate=0.0)
-    if rng.random() < 0.4:
-        return ("near", *noun_phrase_words(other, wording))
-    verb = wording.forms(rng.choice(words.transitive_verbs))[0 if head.plural else 1]
-    return ("that", verb, *noun_phrase_words(other, wording))
+def nouns(words: Words, *kinds: str) -> list[str]:
+    """Return the nouns of some kinds, or of all."""
+    return [noun for kind in kinds or NOUN_KINDS for noun in words[kind]]
 
 
-def alter(rng: random.Random, words: Lexicon, clause: Clause, slot: Slot) -> Clause:
-    """Replace the concept in one filled slot of the clause by an unrelated one."""
-    if slot == "verb":
-        verbs = words.transitive_verbs if clause.object else words.intransitive_verbs
-        return replace(clause, verb=_other(rng, verbs, clause.verb))
-    if slot == "place":
-        return replace(clause, place=_other(rng, words.places, clause.place))
-    if slot == "subject":
-        return replace(clause, subject=_other_noun(rng, words, clause.subject, clause.object))
-    assert clause.object is not None
-    return replace(clause, object=_other_noun(rng, words, clause.object, clause.subject))
+def say(clause: Clause, shape: Shape = "active") -> str:
+    """Say a clause in one of the shapes, or ask for its subject, object or place, in the first names of its words."""
+    many, many_objects = clause["determiner"] in MANY, clause["determiner2"] in MANY
+    base, third, do = clause["verb"], plural(clause["verb"]), "do" if many else "does"
+    return _SHAPES[shape].format(
+        subject=_phrase(clause["determiner"], clause["quality"], clause["subject"]),
+        object=_phrase(clause["determiner2"], clause["quality2"], clause["object"]),
+        verb=f"{do} not {base}" if clause["not"] else base if many else third,
+        place=f"in the {clause['place']}" if clause["place"] else "",
+        base=base,
+        third=third,
+        past=past(base),
+        do=do,
+        be=f"{'are' if many_objects else 'is'} {clause['not']}",
+    )
 
 
-def alter_slots(rng: random.Random, words: Lexicon, clause: Clause, count: int) -> Clause:
-    """Alter `count` of the filled slots (all if there are fewer), the place last."""
-    central: list[Slot] = ["subject", "verb", "object"] if clause.object else ["subject", "verb"]
-    order = rng.sample(central, len(central))
-    if clause.place:
+def _phrase(determiner: str, adjective: str, noun: str) -> str:
+    return f"{determiner} {adjective} {plural(noun) if determiner in MANY else noun}"
+
+
+def questions(clause: Clause) -> list[Shape]:
+    """Return the questions that a clause answers."""
+    return ["who", "what", "where"] if clause["place"] else ["who", "what"]
+
+
+def alter(rng: random.Random, words: Words, clause: Clause, *counts: int) -> Clause:
+    """Put unrelated words into as many slots as one of `counts` says (all if there are fewer), the place last."""
+    central: list[Slot] = ["subject", "verb", "object"]
+    order = rng.sample(central, 3)
+    if clause["place"]:
         order.append("place")
-    for slot in order[:count]:
-        clause = alter(rng, words, clause, slot)
+    for slot in order[: rng.choice(counts)]:
+        clause = alter_slot(rng, words, clause, slot)
     return clause
 
 
+def alter_slot(rng: random.Random, words: Words, clause: Clause, slot: Slot) -> Clause:
+    """Put an unrelated word into one slot: for a noun, one of another kind that is as animate."""
+    kind = KIND[clause[slot]]
+    choices = words[_RELATED.get(kind, kind)]
+    return {**clause, slot: rng.choice([word for word in choices if word not in clause.values()])}
+
+
 def weaken(rng: random.Random, clause: Clause) -> Clause:
-    """Return a clause that follows: a hypernym for a noun, or an adjective or the place left out. Negated clauses are
-    unchanged."""
-    if clause.negated:
-        return clause
-    edits = [replace(clause, subject=phrase) for phrase in _weaker_phrases(clause.subject)]
-    if clause.object:
-        edits += [replace(clause, object=phrase) for phrase in _weaker_phrases(clause.object)]
-    if clause.place:
-        edits.append(replace(clause, place=None))
-    return rng.choice(edits) if edits else clause
+    """Return a clause that follows: a hypernym for a noun, an adjective or the place left out; not if it is negated."""
+    weaker: Clause = {"quality": "", "quality2": "", "place": ""}
+    weaker = {**weaker, "subject": KIND[clause["subject"]], "object": KIND[clause["object"]]}
+    slots = [slot for slot in weaker if clause[slot] and not clause["not"]]
+    return {**clause, **{slot: weaker[slot] for slot in rng.sample(slots, min(1, len(slots)))}}
 
 
 def contradict(rng: random.Random, clause: Clause) -> Clause:
     """Return a clause that contradicts this one: an antonym (if it is affirmed) or the negation flipped."""
-    antonyms = []
-    if clause.subject.adjective and not clause.negated:
-        antonyms.append(replace(clause, subject=_opposite(clause.subject, clause.subject.adjective)))
-    if clause.object and clause.object.adjective and not clause.negated:
-        antonyms.append(replace(clause, object=_opposite(clause.object, clause.object.adjective)))
-    if antonyms and rng.random() < 0.6:
-        return rng.choice(antonyms)
-    return replace(clause, negated=not clause.negated)
+    qualities: list[Slot] = ["quality", "quality2"]
+    slots = [slot for slot in qualities if clause[slot] and not clause["not"]]
+    if slots and rng.random() < 0.6:
+        slot = rng.choice(slots)
+        return {**clause, slot: WORDS["adjective"][WORDS["adjective"].index(clause[slot]) ^ 2]}
+    return {**clause, "not": "" if clause["not"] else "not"}
 
 
-def leave_open(rng: random.Random, words: Lexicon, clause: Clause) -> Clause:
-    """Return a clause that neither follows nor contradicts: two or three slots are altered."""
-    return alter_slots(rng, words, clause, rng.choice((2, 3)))
+_OPINIONS = (
+    "{person} finds {the} {thing} {told}",
+    "{the} {thing} is {told} and {again}",
+    "{the} {again} {thing} is {told}",
+    "{the} {thing} is {told} , not {opposite}",
+)
+_OBVIOUS_OPINIONS = (
+    "{person} {loves} {the} {thing} because it is {told}",
+    "{the} {thing} is {good} and {told}",
+    "what a {good} {thing} , so {told}",
+)
+_DEFINITIONS = (
+    "a {one} is a kind of {kind}",
+    "{ones} are {kinds}",
+    "a {one} is also called a {other}",
+    "{ones} are also called {others}",
+)
+_NOISE = ("click here to read more on {site}", "posted by {person} on {site}", "{number} comments on {site}")
+_SYLLABLES = ["ba", "do", "fi", "ka", "lu", "mo", "ne", "po", "ra", "su", "ti", "ve", "wo", "xi", "zu"]
+
+Genre = Literal["definitions", "story", "restatement", "argument", "questions", "opinions"]
+_GENRES: dict[str, dict[Genre, float]] = {
+    "wikibook": {"definitions": 0.5, "story": 4, "argument": 1.5},
+    "web": {"definitions": 0.3, "story": 2.2, "restatement": 2.2, "argument": 1.8, "questions": 1.4, "opinions": 1.8},
+}
+"""Genres of each corpus, and their relative weights."""
+_CHAPTERS = {"wikibook": (0.05, 2, 4), "web": (0.13, 2, 12)}
+"""Rate of documents with several sections, and the least and the largest number of them."""
+CORPORA = tuple(_GENRES)
 
 
-def _weaker_phrases(phrase: NounPhrase) -> list[NounPhrase]:
-    found = [replace(phrase, adjective=None)] if phrase.adjective else []
-    if phrase.noun.hypernym:
-        found.append(replace(phrase, noun=category(phrase.noun.hypernym)))
-    return found
+def review(rng: random.Random, words: Words, favourable: bool, *, obvious_rate: float = 0.0) -> str:
+    """Draw one opinion. At `obvious_rate` it has a word of obvious polarity (loves, hates, good, bad)."""
+    agreeing, opposed = (words["praise"], words["blame"]) if favourable else (words["blame"], words["praise"])
+    text = rng.choice(_OBVIOUS_OPINIONS if rng.random() < obvious_rate else _OPINIONS).format(
+        person=rng.choice(PEOPLE),
+        the=rng.choice(("the", "this")),
+        thing=rng.choice(nouns(words, "tool", "garment")),
+        told=rng.choice(("", "", "", "", "", "", "very ", "really ")) + rng.choice(agreeing),
+        again=rng.choice(agreeing),
+        opposite=rng.choice(opposed),
+        loves="loves" if favourable else "hates",
+        good="good" if favourable else "bad",
+    )
+    return sentence(text, speaker(rng))
 
 
-def _opposite(phrase: NounPhrase, adjective: Concept) -> NounPhrase:
-    return replace(phrase, adjective=antonym(adjective.name))
+def corpus_documents(corpus: str, *, documents: int, seed: int = 0) -> Iterator[str]:
+    """Yield `documents` texts of one corpus; the same arguments give the same bytes everywhere. Raises ValueError if
+    the corpus is not in `CORPORA`, or the number of documents is negative."""
+    if corpus not in CORPORA:
+        raise ValueError(f"corpus {corpus!r} is not in the synthetic world; choose one of {', '.join(CORPORA)}")
+    if documents < 0:
+        raise ValueError(f"documents must not be negative, got {documents}; 0 gives an empty corpus")
+    # One generator per document, so that a longer corpus starts with the shorter one.
+    seeds = (f"synthetic corpus {corpus} seed {seed} document {number}" for number in range(documents))
+    return (_document(random.Random(of_document), corpus) for of_document in seeds)
 
 
-def _other(rng: random.Random, choices: tuple[Concept, ...], current: Concept | None) -> Concept:
-    return rng.choice([concept for concept in choices if concept is not current])
+def _document(rng: random.Random, corpus: str) -> str:
+    rate, *sections = _CHAPTERS[corpus]
+    count = rng.randint(*sections) if rng.random() < rate else 1
+    genres = rng.choices(list(_GENRES[corpus]), list(_GENRES[corpus].values()), k=count)
+    lines = [line for genre in genres for line in _section(rng, genre)]
+    if corpus == "web" and rng.random() < 0.1:
+        site = "".join(rng.choices(_SYLLABLES, k=rng.randint(2, 3)))
+        noise = rng.choice(_NOISE).format(person=rng.choice(PEOPLE), site=site, number=rng.randint(2, 99))
+        lines.insert(rng.choice((0, len(lines))), sentence(noise))
+    return " ".join(lines)
 
 
-def _other_noun(rng: random.Random, words: Lexicon, phrase: NounPhrase, partner: NounPhrase | None) -> NounPhrase:
-    if phrase.noun.kind == "name":
-        return replace(phrase, noun=_other(rng, words.names, phrase.noun))
-    taken = [phrase.noun] + ([partner.noun] if partner else [])
-    choices = [noun for noun in words.nouns if noun not in taken and noun.animate == phrase.noun.animate]
-    return replace(phrase, noun=rng.choice(choices))
+def _section(rng: random.Random, genre: Genre) -> list[str]:
+    """Write the sentences of one genre about one thing, opinion or event."""
+    if genre == "definitions":
+        thing = rng.choice(nouns(WORDS))
+        one, other = rng.sample((thing, FORMS[thing][1]), 2)
+        named = {"one": one, "ones": plural(one), "other": other, "others": plural(other)}
+        kinds = {"kind": KIND[thing], "kinds": plural(KIND[thing])}
+        return [sentence(line.format(**named, **kinds)) for line in rng.sample(_DEFINITIONS, 3)]
+    if genre == "opinions":
+        favourable = rng.random() < 0.5
+        return [review(rng, WORDS, favourable, obvious_rate=0.6) for _ in range(rng.randint(3, 5))]
+    event, habit = draw_clause(rng, WORDS, not_rate=0.0 if genre == "questions" else 0.15), speaker(rng)
+    said: list[tuple[str, Clause]] = [("", event)] * rng.randint(3, 5)
+    if genre == "questions":
+        asked = [sentence(say(event, shape), speaker(rng), "?") for shape in rng.choices(questions(event), k=2)]
+        return [line for question in asked for line in (question, _told(rng, event, habit))]
+    if genre == "restatement":
+        said = [("", event), ("in other words , ", event)] * 2
+    if genre == "argument":
+        follows = [("so ", event), ("so ", weaken(rng, event)), ("it is false that ", contradict(rng, event))]
+        said = [("", event), *rng.sample([*follows, ("maybe ", alter(rng, WORDS, event, 2, 3))], rng.randint(2, 3))]
+    return [_told(rng, clause, habit, opening) for opening, clause in said]
+
+
+def _told(rng: random.Random, clause: Clause, habit: Speaker, opening: str = "") -> str:
+    """Say the clause mostly active, sometimes passive, as its author uses to or as somebody else would."""
+    shape: Shape = "passive" if rng.random() < 0.05 else "active"
+    return sentence(opening + say(clause, shape), habit if rng.random() < 0.4 else speaker(rng))
