@@ -27,7 +27,7 @@ from rich.text import Text
 
 from ablations.ladders import Ladder
 from ablations.launch.flags import add_ladder_flag
-from neobert.command_line import guarded, parser_from, seconds_of_a_day
+from neobert.command_line import guarded, number_above_0, parser_from
 from neobert.console import logs, output
 from neobert.errors import EXIT_DONE, name_first
 from neobert.runs.collected import RunFiles
@@ -50,7 +50,7 @@ def build_parser() -> argparse.ArgumentParser:
     add(
         "--watch",
         nargs="?",
-        type=seconds_of_a_day,
+        type=number_above_0,
         const=WATCH_SECONDS,
         metavar="SECONDS",
         help=f"refresh until all is done or Ctrl-C (default: every {WATCH_SECONDS:g} seconds)",

@@ -1,18 +1,17 @@
-"""Parts of one's own: QK-norm, squared ReLU, the optimizer Lion and a quadratic decay.
+"""Parts of one's own: QK-norm, squared ReLU and a quadratic decay.
 
 python ablations/run.py --ladder examples/parts.py --variant all --scale tiny --stages pretrain --cluster here
 """
 
 from dataclasses import replace
 
-from torch import Tensor, nn, no_grad, optim, zeros_like
+from torch import Tensor
 
 from ablations import ladder
 from ablations.scales import SMOKE
 from ablations.variant import Modification as Change
 from neobert.model.encoder import Block, BlockParts
 from neobert.model.layers import GELUFeedForward
-from neobert.recipe import Optimization
 
 
 class QKNorm(Block):
@@ -29,28 +28,13 @@ class SquaredReLU(GELUFeedForward):
         return self[2](self[0](hidden).relu().square())
 
 
-class Lion(optim.Optimizer):
-    def __init__(self, model: nn.Module, recipe: Optimization, momentum: float) -> None:
-        super().__init__(model.parameters(), {"lr": recipe.peak_learning_rate})
-        self.beta, self.momentum, self.weight_decay = recipe.beta1, momentum, recipe.weight_decay
-
-    @no_grad()
-    def step(self, closure: None = None) -> None:
-        for weight in (weight for group in self.param_groups for weight in group["params"]):
-            rate, mean = self.param_groups[0]["lr"], self.state[weight].setdefault("mean", zeros_like(weight))
-            weight.mul_(1 - rate * self.weight_decay).sub_(rate * mean.lerp(weight.grad, 1 - self.beta).sign())
-            mean.lerp_(weight.grad, 1 - self.momentum)
-
-
 def quadratic(progress: float) -> float:
     return (1 - progress) ** 2
 
 
-LION = {"optimizer": Lion, "settings": {"optimizer": {"momentum": 0.99}}}
 CHANGES = {
     "qk": Change("QK-norm", source="arXiv 2010.04245", model={"block": QKNorm}),
     "relu2": Change("Squared ReLU", source="arXiv 2109.08668", model={"feedforward": SquaredReLU}),
-    "lion": Change("Lion", source="arXiv 2302.06675", optimization=LION),
     "square": Change("Quadratic decay", source="this study", optimization={"decay": quadratic}),
 }
 M5 = replace(ladder.M5, parent=None, modifications=())

@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Callable
 from contextvars import ContextVar
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
@@ -21,7 +22,6 @@ from neobert.errors import (
     MissingData,
     ParityOff,
     RunFailed,
-    did_you_mean,
     exit_code,
 )
 from neobert.files import reason_of
@@ -29,7 +29,6 @@ from neobert.processes import Terminated, ended_by_signals
 
 EXIT_INTERRUPTED = 130
 MOST_OF_ANYTHING = 2**31 - 1
-SECONDS_A_DAY = 86_400
 MOST_SEED = 2**32 - 1
 """Largest seed. Seeds of steps are multiples of a run's seed and must fit torch's generator (64 bits)."""
 
@@ -128,7 +127,7 @@ def refuse_no_folder(flag: str, folder: Path) -> None:
 
 
 class Parser(argparse.ArgumentParser):
-    """Argument parser that suggests the nearest flags for an unknown one. Errors end with exit code 2."""
+    """Argument parser whose errors are one sentence and end with exit code 2."""
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse like argparse. From then on errors are JSON if --json is given."""
@@ -144,15 +143,9 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print one sentence and exit. The usage of some commands is longer than a screen: --help has it."""
-        before, _, unknown = message.partition("unrecognized arguments: ")
-        flags = [word.partition("=")[0] for word in unknown.split() if word.startswith("--")] if not before else []
-        near = [
-            did_you_mean(flag, [name for name in self._option_string_actions if name[:2] == "--"]) for flag in flags
-        ]
-        hints = [hint for hint in near if hint.startswith("did you mean")]
         words = self.prog.split()
         script = next((word for word in words if word.endswith(".py")), words[-1]).rpartition("/")[2]
-        tell_error(script, "; ".join([message, *(hints or ["--help lists the flags"])]), EXIT_REFUSED)
+        tell_error(script, f"{message}; --help lists the flags", EXIT_REFUSED)
         self.exit(EXIT_REFUSED)
 
 
@@ -168,25 +161,15 @@ def parser_from(program: str, documentation: str | None) -> Parser:
     )
 
 
-def whole_number(text: str, most: int = MOST_OF_ANYTHING) -> int:
-    """Parse a flag's value: a whole number from 0 to `most`."""
-    if not (text.isascii() and text.isdecimal()):
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 0")
-    if len(text) > 20 or int(text) > most:
-        raise argparse.ArgumentTypeError(f"{text[:24]!r} is too large: {most:,} at most")
+def whole_number(text: str, least: int = 0, most: int = MOST_OF_ANYTHING) -> int:
+    """Parse a flag's value: a whole number from `least` to `most`."""
+    if not (text.isascii() and text.isdecimal() and len(text) <= 20 and least <= int(text) <= most):
+        raise argparse.ArgumentTypeError(f"expected a whole number from {least} to {most:,}, got {text[:24]!r}")
     return int(text)
 
 
-def count(text: str) -> int:
-    """Parse a flag's value: a whole number from 1."""
-    if whole_number(text) == 0:
-        raise argparse.ArgumentTypeError("0 is no whole number from 1")
-    return int(text)
-
-
-def seed(text: str) -> int:
-    """Parse a flag's value: a seed."""
-    return whole_number(text, MOST_SEED)
+count = partial(whole_number, least=1)
+seed = partial(whole_number, most=MOST_SEED)
 
 
 def byte_count(text: str) -> int:
@@ -197,11 +180,9 @@ def byte_count(text: str) -> int:
     try:
         size = float(number) * factors[letters]
     except (KeyError, ValueError):
-        raise argparse.ArgumentTypeError(f"{text!r} is no size such as 500MB, 20GB or 1.5TB") from None
-    if size < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} leaves nothing")
-    if size > 1e18:
-        raise argparse.ArgumentTypeError(f"{text[:24]!r} is more than any disk holds: leave the flag out for no limit")
+        size = 0.0
+    if not 1 <= size <= 1e18:
+        raise argparse.ArgumentTypeError(f"expected a size such as 500MB, 20GB or 1.5TB, got {text[:24]!r}")
     return int(size)
 
 
@@ -211,14 +192,6 @@ def number_above_0(text: str) -> float:
         value = float(text)
     except ValueError:
         value = 0.0
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text[:24]!r} is no number above 0")
-    return value
-
-
-def seconds_of_a_day(text: str) -> float:
-    """Parse a flag's value: seconds, above 0 and at most a day."""
-    value = number_above_0(text)
-    if value > SECONDS_A_DAY:
-        raise argparse.ArgumentTypeError(f"{text[:24]!r} is more than the {SECONDS_A_DAY:,} seconds of a day")
+    if not 0 < value < 1e9:
+        raise argparse.ArgumentTypeError(f"expected a number above 0 and below 1e9, got {text[:24]!r}")
     return value

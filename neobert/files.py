@@ -264,48 +264,27 @@ def append_line(path: Path, value: Mapping[str, Any]) -> None:
 
 
 def read_lines(path: Path, *keys: str) -> Iterator[Any]:
-    """Return the JSON objects of a file's lines, without damaged lines and lines that lack one of `keys`.
-
-    `damaged_lines` returns their numbers, except for a torn last line, whose writer was killed.
-    """
-    return (value for _, value in _lines(path, keys) if value is not None)
-
-
-def damaged_lines(path: Path, *keys: str) -> list[int]:
-    """Return the numbers, from 1, of the lines that `read_lines` leaves out, except for a torn last line."""
-    return [number for number, value in _lines(path, keys) if value is None]
+    """Return the JSON objects of a file's lines, without damaged lines, a torn last one whose writer was killed, and
+    lines that lack one of `keys`."""
+    return (value for value in _lines(path, keys) if value is not None)
 
 
 def whole_lines(path: Path) -> list[Any]:
     """Return the JSON objects of a file's lines. Raises ValueError if a line is damaged."""
-    found = dict(_lines(path, ()))
-    if None in found.values():
-        raise ValueError(f"line {next(number for number, value in found.items() if value is None)} is damaged")
-    return list(found.values())
+    found = list(_lines(path, ()))
+    if None in found:
+        raise ValueError(f"line {found.index(None) + 1} is damaged")
+    return found
 
 
-def mend_lines(path: Path, *keys: str) -> None:
-    """Set a file with damaged lines aside and keep its intact lines. Only the file's sole writer may call this."""
-    numbers = damaged_lines(path, *keys)
-    if numbers:
-        whole = b"".join(map(line_bytes, read_lines(path, *keys)))
-        copy = _free_name(path)
-        shutil.copyfile(path, copy)
-        replace_file(path, whole)
-        lines = ", ".join(map(str, numbers))
-        logger.warning(f"{path} has damaged lines ({lines}), which are left out; the file as it was is {copy.name}")
-
-
-def _lines(path: Path, keys: Sequence[str]) -> Iterator[tuple[int, Any | None]]:
-    """Yield (number, value) of each finished line; the value of a damaged line is None. Lines of early versions have no
+def _lines(path: Path, keys: Sequence[str]) -> Iterator[Any | None]:
+    """Yield the value of each finished line; that of a damaged line is None. Lines of early versions have no
     checksum."""
     try:
         content = path.read_bytes()
     except FileNotFoundError:
         return
-    for number, line in enumerate(content.split(b"\n")[:-1], start=1):
-        if line:
-            yield number, line_value(line, keys)
+    yield from (line_value(line, keys) for line in content.split(b"\n")[:-1] if line)
 
 
 def line_value(line: bytes, keys: Sequence[str] = ()) -> Any | None:

@@ -304,16 +304,11 @@ def _ask_torch(expression: str) -> int:
     return int(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.split()[-1])
 
 
-def without_place(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment without this process's rank in a SLURM step or process group."""
-    return {name: value for name, value in environment.items() if name not in PLACE_VARIABLES}
-
-
 def worker_environment(threads: int) -> dict[str, str]:
     """Return the environment of a worker: pinned threads, CUDA's variables, this copy of the code first, no tokenizer
-    parallelism."""
+    parallelism, and not this process's rank."""
     known = os.environ.get("PYTHONPATH")
-    return without_place(os.environ) | {
+    return {name: value for name, value in os.environ.items() if name not in PLACE_VARIABLES} | {
         **thread_variables(threads),
         **gpu_variables(os.environ),
         "TOKENIZERS_PARALLELISM": "false",

@@ -4,7 +4,6 @@ A recipe names them by their content (`neobert.recipe.Start`), so that moving th
 folder, and the worker that reads them refuses other content.
 """
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -16,11 +15,9 @@ from neobert.recipe import Start
 WEIGHTS = "model.safetensors"
 OPTIMIZER = "optimizer.safetensors"
 TOKENIZER = "tokenizer.json"
-EMBEDDING, DECODER = "model.encoder.weight", "decoder.weight"
 RUN = "run.json"
 RUNS = Path("runs", "pretraining")
 """Where a run that is given by its id alone is looked for."""
-SHOWN_TENSORS = 3
 
 _folders: dict[Start, str] = {}
 
@@ -99,27 +96,3 @@ def _weights_in(folder: Path) -> Path:
 
 def _digits(path: Path) -> str:
     return sha256_of(path)[:IDENTITY_DIGITS]
-
-
-def misfit(start: Start, shapes: Mapping[str, tuple[int, ...]], *, is_tied: bool) -> str:
-    """Return how the tensors of a start differ from those of a model, by name and shape; empty if they do not. The
-    decoder of a model with tied embeddings, which exports leave out, may be missing.
-
-    Raises:
-        MissingData, DamagedFile: as `start_files`.
-    """
-    from neobert.tensors import open_tensors
-
-    with open_tensors(start_files(start)[0]) as file:
-        found = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118 - no mapping
-    if is_tied:
-        found.setdefault(DECODER, found.get(EMBEDDING, ()))
-    differ = [name for name in sorted(shapes.keys() | found.keys()) if shapes.get(name) != found.get(name)]
-    if not differ:
-        return ""
-    phrases = [f"{name} {found.get(name, 'nowhere')} instead of {shapes.get(name, 'nowhere')}" for name in differ]
-    more = f" and {len(differ) - SHOWN_TENSORS} more" if len(differ) > SHOWN_TENSORS else ""
-    return (
-        f"cannot start from {folder_of(start)}: it has {', '.join(phrases[:SHOWN_TENSORS])}{more}; give the recipe the "
-        "model of the weights, and take --scale as-written"
-    )

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.tree_copy import apply_blocks, fresh_clone, shell, shrink_smoke_scale
 
-LOSS = "37149fe90711"
+LOSS = "ccb255da3dbb"
 """Id of the record of M0's readout `loss` at the study scale."""
 MOST_FILES = 8
 """A kind of work touches at most so many files."""

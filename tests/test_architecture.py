@@ -19,7 +19,7 @@ DOORS = {
     "optuna": {f"neobert/search/{name}.py" for name in ("memory", "samplers", "storages", "study", "subjects")},
     "sentence_transformers": {"benchmarks/encoding.py", "neobert/export/huggingface.py"},
     "transformers": {
-        "benchmarks/contenders.py",
+        "benchmarks/pretraining.py",
         "benchmarks/throughput.py",
         "benchmarks/trainer_peer.py",
         "neobert/hub/__init__.py",

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parent.parent
     [
         (["--variant", "M77"], 2, "there is no variant 'M77': did you mean 'M7'"),
         (["--variant", "M7", "--data", "nowhere"], 3, "nowhere"),
-        (["--varaint", "M7"], 2, "did you mean '--variant'"),
+        (["--varaint", "M7"], 2, "unrecognized arguments: --varaint M7"),
     ],
 )
 def test_errors_under_json_are_one_line_of_it(

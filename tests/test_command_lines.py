@@ -144,7 +144,7 @@ def test_drill_ten_thousand_random_command_lines(place: Path, capfd: pytest.Capt
 
 
 REFUSALS = (
-    ("run.py", "--varaint M7", 2, "did you mean '--variant'"),
+    ("run.py", "--varaint M7", 2, "unrecognized arguments: --varaint M7; --help lists"),
     ("run.py", "", 2, "name variants with --variant"),
     ("run.py", "--variant M77", 2, "there is no variant 'M77': did you mean 'M7'"),
     ("run.py", "--variant M5..M2", 2, "did you mean M2..M5?"),
@@ -153,7 +153,7 @@ REFUSALS = (
     ("run.py", "--variant M2 --data empty", 3, "corpora"),
     ("run.py", "--variant M7 --scale smok", 2, "smok"),
     ("run.py", "--variant M7 --dry-run --gpu H1000", 2, "gpu 'H1000' is not known: did you mean 'H100'"),
-    ("run.py", "--variant M7 --hours 1e999", 2, "no number above 0"),
+    ("run.py", "--variant M7 --hours 1e999", 2, "expected a number above 0"),
     ("run.py", "--variant M7 --pairs nli", 2, "--pairs goes with --stages"),
     ("run.py", "--variant M7 --runs file --dry-run", 2, "is a file; name a folder"),
     ("run.py", f"--variant M7 --runs {'r' * 300}", 1, "File name too long"),
@@ -222,12 +222,11 @@ REFUSALS = (
     ("glue_grid.py", "--task cola --storage sqlight", 2, "did you mean 'sqlite'"),
     ("glue_grid.py", "--task cola --storage sqlite:////dev/null/grid.db", 2, "cannot be used"),
     ("glue_grid.py", "--task cola --runs rnus", 3, "rnus does not exist"),
-    ("status.py", "--watch 1e300", 2, "the 86,400 seconds of a day"),
     ("status.py", "--watch --json", 2, "choose one of them"),
     *(
         ("prefetch.py", f"--variant M7 --data-dir d --most-bytes {size}", 2, said)
         for size, said in (
-            ("9999999999TB", "no limit"),
+            ("9999999999TB", "expected a size such as"),
             *((size, "--most-bytes") for size in ("0", "many", "20XB")),
         )
     ),

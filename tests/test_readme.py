@@ -2,7 +2,6 @@
 
 import json
 import re
-import subprocess
 import tomllib
 from pathlib import Path
 
@@ -62,11 +61,6 @@ def with_m11(folder: Path) -> Path:
     return tree
 
 
-def pytest_of(tree: Path, flags: str) -> subprocess.CompletedProcess[str]:
-    """pytest in a clone."""
-    return shell(tree, f"{ACTIVATION}\npython -m pytest -p no:cacheprovider {flags}")
-
-
 @needs_make
 def test_m11_is_one_declaration_that_trains_and_changes_no_other_id(tmp_path: Path) -> None:
     tree = with_m11(tmp_path / "clone")
@@ -82,20 +76,6 @@ def test_m11_is_one_declaration_that_trains_and_changes_no_other_id(tmp_path: Pa
     answer = shell(tree, f"{ACTIVATION}\n{training}")
     assert answer.returncode == 0, answer.stderr
     assert len(list((tree / "runs" / "pretraining").glob("*/done.json"))) == 2
-
-
-@needs_make
-@pytest.mark.drill
-def test_m11_leaves_every_test_green(tmp_path: Path) -> None:
-    """All of `make test` but these tests themselves, after the page's commands; before that, one test names M11."""
-    tree = with_m11(tmp_path / "clone")
-    unrecorded = pytest_of(tree, "tests/runs/test_identities.py -k test_every_variant_is_recorded")
-    assert unrecorded.returncode == 1 and "M11: not in golden/identities.json" in unrecorded.stdout
-    (commands,) = blocks("adding.md", "runnable with M11")
-    answer = shell(tree, f"{ACTIVATION}\n{commands.splitlines()[-1]}")
-    assert answer.returncode == 0, answer.stdout
-    answer = pytest_of(tree, "-n 2 --dist loadfile --ignore tests/test_readme.py")
-    assert answer.returncode == 0, answer.stdout
 
 
 def test_the_first_block_activates_the_environment_that_make_makes() -> None:

@@ -19,7 +19,7 @@ from ablations.launch.request import Place, Selection
 from ablations.plan import PlanRow
 from ablations.scales import Scale
 from ablations.scaling import uses_one_thread
-from neobert.console import logs, output, table
+from neobert.console import output, table
 from neobert.errors import DamagedFile, MissingData, RunFailed
 from neobert.executors.preparation import specify
 from neobert.files import is_there
@@ -37,7 +37,6 @@ from neobert.slurm.submit import (
     cancel,
     largest_array,
     live_jobs,
-    log_folders,
     refuse_folder,
     release_stranded,
     sbatch_text,
@@ -282,7 +281,7 @@ def _living(layout: Layout, announced: Sequence[Submission]) -> list[Submission]
     """
     alive = live_jobs()
     own = {each.name: each for each in announced if _is_of(layout, each)}
-    lost = [job for job, name in alive.items() if name in own and own[name].job != job and _writes_into(layout, job)]
+    lost = [job for job, name in alive.items() if name in own and own[name].job != job]
     if lost:
         cancel(lost)
     return [each for each in own.values() if alive.get(each.job) == each.name]
@@ -293,15 +292,6 @@ def _is_of(layout: Layout, submission: Submission) -> bool:
     with suppress(FileNotFoundError):
         return submission.runs is None or layout.root.samefile(submission.runs)
     return False
-
-
-def _writes_into(layout: Layout, job: str) -> bool:
-    """Return whether the output of a job goes into this folder, so that it may be cancelled.
-
-    SLURM is asked, as files here may be copies, or name anything.
-    """
-    above = (parent for folder in log_folders(job) for parent in folder.resolve().parents)
-    return any(parent.exists() and layout.root.samefile(parent) for parent in above)
 
 
 @dataclass(frozen=True)
@@ -341,8 +331,7 @@ def _not_needed(living: Sequence[Submission], named: Sequence[Submission]) -> li
 def cancel_jobs(layout: Layout, wanted: JobFilter) -> list[str]:
     """Cancel the live jobs of variants, by the labels in run files; return their ids.
 
-    Preparations stay as long as jobs that
-    are not cancelled wait for them.
+    Preparations stay as long as jobs that are not cancelled wait for them.
 
     Raises:
         RunFailed: SLURM refuses or does not answer.
@@ -352,12 +341,9 @@ def cancel_jobs(layout: Layout, wanted: JobFilter) -> list[str]:
     with _submission_claim(layout):
         living = _living(layout, read_announced(layout))
         is_named = partial(_names_run, wanted, layout)
-        listed = _not_needed(living, [each for each in living if any(map(is_named, each.references))])
-        jobs = [job for job in listed if _writes_into(layout, job)]
+        jobs = _not_needed(living, [each for each in living if any(map(is_named, each.references))])
         if jobs:
             cancel(jobs)
-    for job in (each for each in listed if each not in jobs):
-        logs().print(f"job {job} does not write into {layout.root}, so it is not cancelled", markup=False)
     return jobs
 
 

@@ -479,10 +479,6 @@ class DirectorySource(Source):
         require_split(task, split)
         return self._task_files(task).read(split, ("label",))
 
-    def split_path(self, task: str, split: str) -> Path:
-        """Return the file of a split, or the parquet path it would have if absent."""
-        return self._task_files(task).path(split)
-
     def blimp_origin(self) -> str:
         return self._origin_once("BLiMP", lambda: self._origin(self._blimp_files()))
 

@@ -5,8 +5,6 @@ Torch-free.
 
 import io
 import statistics
-import zipfile
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
@@ -36,9 +34,6 @@ from neobert.runs.claims import Claim, acquire
 from neobert.runs.layout import Layout
 from neobert.runs.records import publish_sealed, read_once, read_record
 from neobert.runs.run_file import read_run_file
-
-NO_ARCHIVE = (zipfile.BadZipFile, zlib.error, EOFError, KeyError, MemoryError, OSError, RuntimeError, ValueError)
-"""Exceptions that numpy and zipfile raise for a damaged archive in memory."""
 
 
 def best_trial(layout: Layout, study: GlueStudy) -> tuple[Trial, float | None]:
@@ -122,7 +117,7 @@ def read_arrays(path: Path, names: Sequence[str]) -> dict[str, Array]:
     try:
         with np.load(content, allow_pickle=False) as stored:
             return {name: stored[name] for name in names}
-    except (*NO_ARCHIVE, AttributeError, TypeError) as error:
+    except Exception as error:  # numpy and zipfile raise many kinds for a damaged archive
         raise DamagedFile(f"{path} cannot be read ({error})") from error
 
 

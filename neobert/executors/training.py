@@ -29,7 +29,6 @@ from neobert.files import (
     is_there,
     line_bytes,
     matching,
-    mend_lines,
     read_lines,
     replace_file,
     set_aside,
@@ -82,7 +81,7 @@ def train(
             ranks.enter_context(rendezvous.lead(run_file.id, execution, stop, on_peer_failure))
         trainer = make_trainer(run_file, Process(0, count))
         attempt = folder / "attempts" / claim.token
-        result = trainer.fit(attempt, stop, check=claim.check, tracker=tracker)
+        result = trainer.fit(attempt, stop, check=claim.check, track=tracker.log)
     if result.step < result.steps:
         message = f"asked to stop; saved after step {result.step} of {result.steps}"
         raise Stopped(message, progressed=result.step > result.begun)
@@ -168,11 +167,10 @@ def last_checkpoint(layout: Layout, run_id: str) -> Checkpoint:
 def merge_metrics(folder: Path) -> list[dict[str, Any]]:
     """Merge the metrics of all attempts into one metrics.jsonl; of each step and event the last attempt's line is kept.
 
-    Files with damaged lines are set aside, and their other lines are merged.
+    Damaged lines are left out.
     """
     lines: dict[tuple[int, str], Any] = {}
     for path in matching(folder / "attempts", "*/metrics.jsonl"):
-        mend_lines(path, "step")
         for line in read_lines(path, "step"):
             lines[line["step"], _event_of(line)] = line
     ordered = [lines[key] for key in sorted(lines)]

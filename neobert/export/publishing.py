@@ -30,9 +30,8 @@ def export(
         raise ValueError(f"--out {out} exists: name a new folder or remove it")
     from neobert.executors.preparation import open_specified
     from neobert.export.card import model_card
-    from neobert.export.checkpoint import measure, open_checkpoint, write
-    from neobert.export.instructions import instructions_of, prompts_of
-    from neobert.export.remote_code import write_remote_code
+    from neobert.export.checkpoint import instructions_of, measure, open_checkpoint, prompts_of, write
+    from neobert.export.huggingface import write_remote_code
     from neobert.kinds.contrastive import ContrastiveRun
     from neobert.kinds.pretraining import PretrainingRun
     from neobert.own_code import SOURCES, sources_in

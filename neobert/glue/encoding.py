@@ -20,7 +20,7 @@ from neobert.data.reading import as_number
 from neobert.data.streams import random_order
 from neobert.data.tokenizers import Array, Framed, FramedTexts, Framing, Offsets
 from neobert.errors import DamagedFile, MissingData, did_you_mean
-from neobert.files import is_file, is_there, publish_once
+from neobert.files import is_there, publish_once
 from neobert.glue.tasks import TRAIN, Task, declared_task
 from neobert.identity import plain
 from neobert.tensors import open_tensors
@@ -252,23 +252,19 @@ def load_encoded(path: Path) -> EncodedTask:
 
     Raises:
         MissingData: there is no such file.
-        DamagedFile: it is incomplete, does not match its checksum, or was written under another name.
+        DamagedFile: it is incomplete or does not match its checksum.
     """
     if not is_there(path):
         raise MissingData(f"{path} is not there: the task is not encoded yet")
-    if not is_file(path):
-        raise DamagedFile(f"{path} is no file: remove it to encode the task again")
     try:
         with open_tensors(path) as file:
             header = json.loads(file.metadata()["encoded_task"])
             arrays = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118  (not a dict)
-        task, name, sha256 = declared_task(header["task"]), header["name"], header["sha256"]
+        task, sha256 = declared_task(header["task"]), header["sha256"]
     except (SafetensorError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise DamagedFile(f"{path} is no encoded task ({error}): remove it to encode the task again") from error
     if _digest(arrays) != sha256:
         raise DamagedFile(f"{path} does not match its checksum: remove it to encode the task again")
-    if name != path.stem:
-        raise DamagedFile(f"{path} was written as {name}, so it is another task: remove it to encode the task again")
     kind = TaggedSplit if task.tags_words else EncodedSplit
     parts = [field.name for field in fields(kind)]
     splits = {split: kind(*(arrays[f"{split}/{part}"] for part in parts)) for split in task.splits}

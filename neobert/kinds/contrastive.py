@@ -2,9 +2,9 @@
 
 import statistics
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
-from pydantic import PositiveInt, model_validator
+from pydantic import PositiveInt
 
 from neobert.external import EXTERNAL_PREFIX
 from neobert.identity import NUMERICS, Neutral, chosen, decisive, identity, neutral_values
@@ -42,13 +42,6 @@ class ContrastiveRun(Training):
     folder_pattern = "contrastive/{id}"
     record_place = "contrastive/{id}/done.json"
     mechanisms = ("tokenization", "model", "optimization", "contrastive")
-
-    @model_validator(mode="after")
-    def _has_sets(self) -> Self:
-        names = [pairs.name for pairs in self.sets]
-        if not names or len(set(names)) < len(names):
-            raise ValueError(f"contrastive fine-tuning needs data sets, each once, not {names}")
-        return self
 
     @property
     def title(self) -> str:

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
+from pydantic import Field, NonNegativeInt, PositiveInt
 
 from neobert.data.mteb_tasks import MECHANISMS, Category, TaskOnData
 from neobert.identity import NUMERICS, Neutral, chosen, identity
@@ -65,12 +65,6 @@ class MeasuredEncoder(Value):
     seed: NonNegativeInt
     precision: Annotated[EmbeddingPrecision, Neutral("fp32")]
 
-    @model_validator(mode="after")
-    def _fits_its_protocol(self) -> Self:
-        if (self.weights == self.pretraining) != (self.protocol == "zero_shot"):
-            raise ValueError(f"protocol {self.protocol} does not go with weights {self.weights} of {self.pretraining}")
-        return self
-
     @property
     def revision(self) -> str:
         """Name of the encoder in mteb's cache.
@@ -106,13 +100,6 @@ class EmbeddingEvaluation(Evaluation):
     record_place = "mteb/{config[task]}/{id}.json"
     hashed_as = ("embedding_evaluation", "evaluation")
     mechanisms = MECHANISMS
-
-    @model_validator(mode="after")
-    def _has_tasks(self) -> Self:
-        names = [task.name for task in self.tasks]
-        if not names or len(set(names)) < len(names):
-            raise ValueError(f"an evaluation needs tasks, each once, not {names}")
-        return self
 
     @property
     def weights(self) -> str:

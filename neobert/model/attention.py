@@ -26,8 +26,8 @@ logger = logging.getLogger(__name__)
 
 try:
     from flash_attn import flash_attn_varlen_func
-except (ImportError, OSError) as error:  # also if it was built for another torch, or is FlashAttention 4 alone
-    flash_attn_varlen_func, FLASH_ATTN_ERROR = None, str(error)
+except (ImportError, OSError):  # also if it was built for another torch, or is FlashAttention 4 alone
+    flash_attn_varlen_func = None
 
 VARIABLE_LENGTH_CAPABILITY = 8
 """Least major compute capability of the GPUs that variable-length kernels support (Ampere)."""
@@ -238,7 +238,7 @@ def is_flash_attn_available() -> bool:
 @cache
 def choose_flash_attention(device: torch.device) -> None:
     """Let torch's variable-length attention use FlashAttention 3 or 4 if the GPU supports it and its package is
-    installed. Installed packages that cannot be used are named on stderr, once per process."""
+    installed. One that cannot be used is named on stderr, once per process."""
     if device.type != "cuda" or current_flash_attention_impl() is not None:
         return
     name, package = NEWER_FLASH_ATTENTION.get(torch.cuda.get_device_capability(device)[0], ("", ""))
@@ -247,8 +247,6 @@ def choose_flash_attention(device: torch.device) -> None:
             activate_flash_attention_impl(name)
         except Exception as error:  # whatever the package raises, there are other kernels
             logger.warning(f"FlashAttention {name[2:]} cannot be used ({error}): attention takes other kernels")
-    elif not is_flash_attn_available() and _is_installed("flash_attn"):
-        logger.warning(f"FlashAttention 2 cannot be used ({FLASH_ATTN_ERROR}): attention takes torch's kernels")
 
 
 def _is_installed(package: str) -> bool:

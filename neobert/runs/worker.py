@@ -26,10 +26,8 @@ from neobert.errors import (
     EXIT_DONE,
     EXIT_REQUEUE,
     EXIT_RUN_FAILED,
-    DamagedFile,
     MissingData,
     RunFailed,
-    exit_code,
 )
 from neobert.executors import Execute
 from neobert.files import append_line, reason_of, refresh, status_of
@@ -283,7 +281,7 @@ def run(arguments: Sequence[str] | None, stop: StopRequest) -> Ended:
         return Ended(join_runs(layout, place, stop, executors.make_trainer), progressed=False)
     if needs_device:
         set_up_device()
-    parts, skipped = _open_readable(layout, options.references)
+    parts = [part for reference in options.references for part in open_parts(layout, reference)]
     with ExitStack() as resources:
         if place:
             resources.enter_context(host_ranks(place))
@@ -295,26 +293,7 @@ def run(arguments: Sequence[str] | None, stop: StopRequest) -> Ended:
             leave_failed=options.leave_failed,
             patience_seconds=options.patience,
         )
-        return Ended(worker.run() or skipped, worker.progressed)
-
-
-def _open_readable(layout: Layout, references: Sequence[str]) -> tuple[list[OpenPart], int]:
-    """Return the parts of all references that can be read, and the exit code of the first that cannot (else 0).
-
-    Raises MissingData or DamagedFile if none can be read.
-    """
-    parts: list[OpenPart] = []
-    errors: list[MissingData | DamagedFile] = []
-    for reference in references:
-        try:
-            parts += open_parts(layout, reference)
-        except (MissingData, DamagedFile) as error:
-            errors.append(error)
-    if len(errors) == len(references):
-        raise errors[0]
-    for failure in errors:
-        logger.warning(f"{failure}; the other work goes on")
-    return parts, exit_code(errors[0]) if errors else EXIT_DONE
+        return Ended(worker.run(), worker.progressed)
 
 
 if __name__ == "__main__":

@@ -88,11 +88,6 @@ class Search(Value):
     seeds: tuple[NonNegativeInt, ...]
     space: Space
 
-    @model_validator(mode="after")
-    def _refuse_pruners_without_their_steps(self) -> Self:
-        refuse_pruner(self.pruner, len(self.seeds))
-        return self
-
 
 def refuse_pruner(pruner: PrunerName, seeds: int) -> None:
     """Raise ValueError if a pruner cannot compare trials with so many seeds."""

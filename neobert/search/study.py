@@ -12,7 +12,7 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -58,10 +58,6 @@ class Contradiction(Exception):
     """The study shows something else than the records."""
 
 
-class OtherFolder(ValueError):
-    """The study in a server is of another folder of runs."""
-
-
 Shown = Sequence[tuple[Part, FrozenTrial]]
 """Parts with the trials of the study that show them."""
 Endings = Mapping[str, Ending | None]
@@ -95,7 +91,7 @@ class OptunaStudy:
     def opened(self) -> Study:
         """Open the Optuna study, and create it if it does not exist.
 
-        Raises ValueError if it is another folder's. Raises whatever the storage raises.
+        Raises whatever the storage raises.
         """
         if (study := self._found()) is not None:
             return study
@@ -118,13 +114,7 @@ class OptunaStudy:
         names = [each.study_name for each in storage.get_all_studies() if each.study_name.endswith(end)]
         if not names:
             return None
-        study = optuna.load_study(study_name=names[0], storage=storage, pruner=self.subject.pruner())
-        theirs = study.user_attrs.get("runs")
-        if self.storage.path is None and theirs not in (None, str(self.layout.root)):
-            raise OtherFolder(
-                f"the Optuna study {names[0]!r} is of the runs in {theirs}: use another storage for these runs"
-            )
-        return study
+        return optuna.load_study(study_name=names[0], storage=storage, pruner=self.subject.pruner())
 
     # Making the study agree
 
@@ -139,8 +129,6 @@ class OptunaStudy:
         was deleted or replaced meanwhile is only opened anew."""
         try:
             return self._mended(asked)
-        except OtherFolder:
-            raise
         except Exception as error:  # each backend has its own errors
             if is_transient(error):
                 raise
@@ -167,7 +155,10 @@ class OptunaStudy:
         self.lock.keep()
         told = _require_agreement(shown, endings, times)
         told += _tell_dead(study, shown, endings, held, told)
-        _tell_pointless(study, trials, {trial.number for _, trial in shown})
+        known = {trial.number for _, trial in shown}
+        for trial in trials:  # of workers that died before they wrote down the point that they had asked for
+            if trial.state is TrialState.RUNNING and trial.number not in known:
+                _tell(study, trial.number, None)
         free = [part for part in parts.values() if part.id not in held]
         self._add_untold(study, free, endings, shown, times - told)
         return study
@@ -191,18 +182,14 @@ class OptunaStudy:
                 times = int((part.id, ending.attributes["claim"]) not in failed)
             else:
                 times = untold[part.id]
-            self._add(study, part, ending, times)
+            for _ in range(times):
+                self.lock.keep()
+                study.add_trial(self.made_of(part, ending))
 
     def _owner(self, name: str) -> Owner | None:
         """Return the live owner of a part; None if it has none."""
         owner = last_owner(self.layout.claims(name), self.lease_seconds)
         return owner if owner is not None and owner.is_live else None
-
-    def _add(self, study: Study, part: Part, ending: Ending, times: int) -> None:
-        """Add trials with an ending that the study does not show."""
-        for _ in range(times):
-            self.lock.keep()
-            study.add_trial(self.made_of(part, ending))
 
     def made_of(self, part: Part, ending: Ending) -> FrozenTrial:
         """Return a trial of Optuna that shows an ending."""
@@ -245,8 +232,6 @@ class OptunaStudy:
                     taken = self._ask_sampler()
                 if taken is not None:
                     return taken
-            except OtherFolder:
-                raise
             except Exception as error:  # each backend has its own errors; one that was removed meanwhile is made again
                 failures += not is_transient(error)
                 if time.monotonic() > deadline or failures > FAILURES_OF_ASKING:
@@ -334,8 +319,6 @@ class OptunaStudy:
                     self._mark(trial, part, claim.number)
                 self._trouble_since = None
                 return trial
-            except OtherFolder:
-                raise
             except Exception as error:  # each backend has its own errors, and none of them may stop the work
                 if not is_transient(error) or time.monotonic() > deadline:
                     if not self._trouble_since:
@@ -384,13 +367,6 @@ def _tell_dead(
             if ending is not None:
                 recorded[part.id] += 1
     return recorded
-
-
-def _tell_pointless(study: Study, trials: Sequence[FrozenTrial], known: Set[int]) -> None:
-    """End running trials whose worker died while it asked, or before it wrote down the point that it had asked for."""
-    for trial in trials:
-        if trial.state is TrialState.RUNNING and trial.number not in known:
-            _tell(study, trial.number, None)
 
 
 @dataclass
@@ -462,7 +438,7 @@ def open_studies(layout: Layout, works: Sequence[Work], address: str) -> None:
     """Open a storage, and make those studies agree with their records whose work has a run file. A long journal of the
     folder's own is shortened first, unless somebody is at work.
 
-    Raises ValueError if the storage cannot be used, or has the study of another folder.
+    Raises ValueError if the storage cannot be used.
     """
     try:
         is_own = address == storage_address("journal", layout.root)
@@ -472,8 +448,6 @@ def open_studies(layout: Layout, works: Sequence[Work], address: str) -> None:
         for work in works:
             if is_there(layout.root / work.folder / "run.json"):
                 optuna_study_of(layout, work, address).show()
-    except OtherFolder:
-        raise
     except Exception as error:  # each backend has its own errors, and all mean that it cannot be used
         raise ValueError(f"storage {storage_at(address)} cannot be used ({cause_of(error)})") from error
 

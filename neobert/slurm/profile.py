@@ -114,12 +114,9 @@ def _table(tree: Mapping[str, Any], kind: JobKind, place: str) -> dict[str, Any]
 
 
 def _resources(tree: Mapping[str, Any], place: str, kind: JobKind) -> Resources:
-    for key, value in tree.items():
-        if key not in Resources.model_fields:
-            what = "table" if isinstance(value, dict) else "key"
-            raise ValueError(
-                f"{place}: unknown {what} {key!r}: {did_you_mean(key, [*Resources.model_fields, *JOB_KINDS])}"
-            )
+    if unknown := sorted(tree.keys() - Resources.model_fields.keys()):
+        hint = did_you_mean(unknown[0], [*Resources.model_fields, *JOB_KINDS])
+        raise ValueError(f"{place}: unknown key {unknown[0]!r}: {hint}")
     try:
         return Resources.model_validate(tree)
     except ValidationError as error:

@@ -139,12 +139,6 @@ def cancel(jobs: Sequence[str]) -> None:
         raise RunFailed(f"scancel {' '.join(jobs)}: {answer.stderr.strip()}")
 
 
-def log_folders(job: str) -> set[Path]:
-    """Return the folders of a job's output, as the controller knows them; empty if it does not know the job."""
-    answer = _client(["scontrol", "show", "job", job])
-    return {Path(path).parent for path in re.findall(r"^ *StdOut=(/.+)$", answer.stdout, re.MULTILINE)}
-
-
 def refuse_folder(folder: Path) -> None:
     """Raise ValueError if a path has a character that SLURM's logs or Python's imports interpret even when quoted."""
     wrong = next((letter for letter in str(folder) if letter in "%\\:" or unicodedata.category(letter) == "Cc"), None)

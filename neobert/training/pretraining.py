@@ -115,7 +115,10 @@ class PretrainingTrainer(Trainer[Batch]):
             self.engine.restore_optimizer(previous.optimizer())
         elif start is not None:
             weights, state = start_files(start)
-            self.model.load_state_dict(load_tensors(weights), strict=False)  # whoever planned it compared the names
+            tensors = load_tensors(weights)
+            if self.recipe.model.tied_embeddings:  # exports leave the decoder's out
+                tensors.setdefault("decoder.weight", tensors["model.encoder.weight"])
+            self.model.load_state_dict(tensors)
             self.engine.restore_optimizer({} if state is None else load_tensors(state))
         else:
             initialize(self.model, self.recipe.model.initialization, self.recipe.seed)

@@ -12,7 +12,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 
@@ -39,12 +39,8 @@ LOGGED_STEPS = 2000
 PREFETCHED_STEPS = 2
 
 
-class Tracker(Protocol):
-    """What gets the metrics of a run besides its file."""
-
-    def log(self, step: int, values: Mapping[str, Any]) -> None:
-        """Send the numbers of a step."""
-
+Track = Callable[[int, Mapping[str, Any]], None]
+"""Gets the numbers of a step besides the file of metrics."""
 
 Item = TypeVar("Item")
 MicroBatch = TypeVar("MicroBatch")
@@ -129,14 +125,14 @@ class Trainer(ABC, Generic[MicroBatch]):
         stop: StopRequest | None = None,
         *,
         check: Callable[[], None] = lambda: None,
-        tracker: Tracker | None = None,
+        track: Track = lambda step, values: None,
     ) -> TrainResult:
         """Train to the end of the stage, or until any rank is asked to stop; all ranks save after the same steps.
 
         Args:
             metrics: folder in which rank 0 writes metrics.jsonl.
             check: called by rank 0 before each checkpoint is published; what it raises ends the training.
-            tracker: gets the same metrics.
+            track: is called with step and values of the same metrics.
 
         Raises:
             RunFailed: a loss or gradient is not finite.
@@ -144,7 +140,7 @@ class Trainer(ABC, Generic[MicroBatch]):
         stop = stop or StopRequest()
         forget_peak_memory(self.device)
         with closing(self.engine):
-            log = _MetricsLog(metrics / "metrics.jsonl" if self.process.writes else None, self, tracker)
+            log = _MetricsLog(metrics / "metrics.jsonl" if self.process.writes else None, self, track)
             begun = step = self.restore()
             if begun == 0:
                 self._save_together(0, check)
@@ -300,7 +296,7 @@ class _MetricsLog:
 
     path: Path | None
     trainer: Trainer[Any]
-    tracker: Tracker | None = None
+    track: Track
     pending: Step | None = None
 
     def note(self, step: Step) -> None:
@@ -338,5 +334,4 @@ class _MetricsLog:
 
     def _append(self, path: Path, step: int, event: str, values: Mapping[str, Any]) -> None:
         append_line(path, {"step": step, "event": event, **values})
-        if self.tracker is not None:
-            self.tracker.log(step, values)
+        self.track(step, values)

@@ -115,8 +115,8 @@ def test_a_ladder_of_ones_own_is_known(tmp_path: Path) -> None:
     [
         (lambda: ablations.build("M77"), "there is no variant 'M77': did you mean 'M7'"),
         (lambda: ablations.build("M7", "smok"), "there is no scale 'smok': did you mean 'smoke'?"),
-        (lambda: ablations.build("M7", seed=-1), "seed: '-1' is no whole number from 0"),
-        (lambda: ablations.train("M7", workers=0), "workers: 0 is no whole number from 1"),
+        (lambda: ablations.build("M7", seed=-1), "seed: expected a whole number from 0 to 4,294,967,295, got '-1'"),
+        (lambda: ablations.train("M7", workers=0), "workers: expected a whole number from 1 to 2,147,483,647, got '0'"),
     ],
 )  # fmt: skip
 def test_bad_input_is_one_sentence(call: object, said: str) -> None:

@@ -20,7 +20,7 @@ MOST_LINES = 60
 TRAINED = {
     "modernbert": ("BERT", "B7"),
     "optimizer": ("muon",),
-    "parts": ("qk", "relu2", "lion", "square"),
+    "parts": ("qk", "relu2", "square"),
     "tagging": ("M0",),
 }
 

@@ -112,21 +112,6 @@ def test_a_damaged_file_is_noticed(tmp_path, tokenizer, damage):
         load_encoded(path)
 
 
-@pytest.mark.parametrize(("held", "wanted"), [("rte-a", "cola-b"), ("cola-a", "cola-b"), ("rte", "cola")])
-def test_a_file_that_holds_another_task_or_encoding_is_noticed(tmp_path, tokenizer, held, wanted):
-    task = held.partition("-")[0]
-    save_encoded(tmp_path / f"{held}.safetensors", encode_task(TASKS[task], examples_of(task), tokenizer, 64))
-    path = (tmp_path / f"{held}.safetensors").rename(tmp_path / f"{wanted}.safetensors")
-    with pytest.raises(DamagedFile, match=f"{path} was written as {held}, so it is another task: remove it"):
-        load_encoded(path)
-
-
-def test_a_folder_in_the_place_of_a_file_is_damage(tmp_path):
-    (tmp_path / "cola-a.safetensors").mkdir()
-    with pytest.raises(DamagedFile, match="is no file: remove it"):
-        load_encoded(tmp_path / "cola-a.safetensors")
-
-
 def test_a_file_that_is_not_there_is_missing(tmp_path):
     with pytest.raises(MissingData, match="not encoded yet"):
         load_encoded(tmp_path / "rte")

@@ -18,7 +18,7 @@ from ablations.names import chosen_variants
 from ablations.plan import plan
 from ablations.scaling import execution_at
 from neobert.data.sources import open_source
-from neobert.executors.selection import best_of_grid, select
+from neobert.executors.selection import best_of_grid
 from neobert.files import read_json
 from neobert.glue import finetuning
 from neobert.glue.encoding import EncodedTask
@@ -89,12 +89,6 @@ def test_a_reading_shares_the_trials_that_it_cannot_change(tmp_path: Path, name:
         shared = {study.trial_id(each) for each in study.points} & {before.trial_id(each) for each in before.points}
         assert len(shared) == (0 if task in own else len(study.points)), task
         assert (study.id == before.id) is (task not in own)
-
-
-def test_transferred_tasks_name_the_rule_by_which_mnli_chooses(tmp_path: Path) -> None:
-    rules = {name: studies_of(tmp_path, name)[1, "rte"].starts_from.rule for name in ("M10", *READINGS, "M10@code")}
-    by_metric = {"M10@metric", "M10@code"}
-    assert rules == {name: SELECTION_RULES["first" if name in by_metric else "mean"] for name in rules}
 
 
 # How often a trial is evaluated
@@ -200,27 +194,6 @@ def test_the_first_metric_of_each_task() -> None:
     scores = {"score": 0.6, "metrics": {"accuracy_matched": 0.5, "accuracy_mismatched": 0.7}}
     decisive = TASKS["mnli"].decisive_score
     assert (decisive(protocol(), scores), decisive(first, scores)) == (0.6, 0.5)
-
-
-class _Claim:
-    def check(self) -> None: ...
-
-
-@pytest.mark.parametrize(("name", "chosen"), [("M10", 1), ("M10@metric", 0)])
-def test_mnli_hands_on_the_trial_of_the_highest_matched_accuracy(tmp_path: Path, name: str, chosen: int) -> None:
-    made_up = MadeUpStudy(tmp_path)
-    study = made_up.study(name, "mnli")
-    made_up.begin(name, study)
-    for each, (matched, mismatched) in zip(study.points, [(0.8, 0.6), (0.7, 0.9), (0.1, 0.1), (0.1, 0.1)], strict=True):
-        metrics = {"accuracy_matched": matched, "accuracy_mismatched": mismatched}
-        scores = {"score": (matched + mismatched) / 2, "metrics": metrics, "curve": []}
-        made_up.trial(name, study, each, scores=scores)
-    layout = Layout(tmp_path)
-    select(layout, study, _Claim())  # type: ignore[arg-type]
-    selection = read_json(study.closing(layout).record)
-    assert selection["trial"] == study.trial_id(study.points[chosen])
-    assert selection["score"] == pytest.approx((0.7, 0.8)[chosen])
-    assert selection["rule"] == SELECTION_RULES[study.protocol.decisive_metric]
 
 
 @pytest.mark.parametrize(("name", "chosen", "nested"), [("M10", 0, (0.4 + 4 / 7) / 2), ("M10@metric", 1, 0.3)])

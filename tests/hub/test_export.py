@@ -14,7 +14,7 @@ import neobert.hub  # noqa: F401 - registers the classes
 from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_OFF, EXIT_REFUSED
 from neobert.export import checkpoint
 from neobert.export.__main__ import main
-from neobert.export.remote_code import remote_modules
+from neobert.export.huggingface import remote_modules
 from tests.support.exported_runs import export_start, m0_folder, write_checkpoints
 from tests.support.tiny_runs import STEPS, finish, tiny_model, tiny_run, write_tiny_run
 

@@ -19,7 +19,7 @@ from neobert.executors.encoders import load_encoder
 from neobert.executors.external import resolve_model, write_model_file
 from neobert.export import checkpoint
 from neobert.export.__main__ import main
-from neobert.export.instructions import instructions_of
+from neobert.export.checkpoint import instructions_of
 from neobert.external import ExternalModel
 from neobert.kinds.contrastive import ContrastiveRun
 from neobert.runs.layout import Layout

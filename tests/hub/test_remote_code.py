@@ -15,7 +15,7 @@ from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForSequenceCl
 import neobert.hub
 from neobert import own_code
 from neobert.errors import EXIT_REFUSED, DamagedFile, MissingData
-from neobert.export import remote_code
+from neobert.export import huggingface
 from neobert.export.__main__ import main
 from neobert.runs.run_file import read_run_file
 from neobert.training import checkpoints
@@ -107,9 +107,9 @@ def test_with_the_package_its_own_classes_load_and_what_they_save_names_no_code(
 
 
 def test_the_code_is_the_packages_own_with_nothing_but_imports_changed(exported: Path) -> None:
-    for name, content in remote_code.remote_modules().items():
+    for name, content in huggingface.remote_modules().items():
         assert (exported / f"{name}.py").read_text() == content
-        source = Path(remote_code.__file__).parents[2] / f"{content.split()[1].replace('.', '/')}.py"
+        source = Path(huggingface.__file__).parents[2] / f"{content.split()[1].replace('.', '/')}.py"
         unlike = set(content.splitlines()[1:]) ^ set(source.read_text().splitlines())
         assert all(re.match(r"\s*from (\.|neobert)", line) for line in unlike), unlike
         assert not re.search(r"^\s*(from|import) neobert", content, re.MULTILINE)

@@ -110,18 +110,6 @@ def test_a_corpus_that_changes_while_it_is_read_is_not_kept(
     assert not folder.exists() and not list(folder.parent.glob(f"{folder.name}*"))
 
 
-def test_a_tokenizer_that_is_there_needs_no_claim(tmp_path: Path, data: Path) -> None:
-    """The folder of runs may be another's, and read-only."""
-    layout = Layout(tmp_path / "runs")
-    text_tokenizer(layout, planned(data), DirectorySource(data))
-    assert not layout.root.exists()
-    (data / "tokenizers").rename(tmp_path / "tokenizers")
-    trained = text_tokenizer(layout, planned(data), DirectorySource(data)).content
-    claims = sorted((layout.root / "claims").rglob("*"))
-    assert claims and text_tokenizer(layout, planned(data), DirectorySource(data)).content == trained
-    assert sorted((layout.root / "claims").rglob("*")) == claims
-
-
 def test_a_tokenizer_is_not_taken_for_another(tmp_path: Path, data: Path) -> None:
     layout, run = Layout(tmp_path / "runs"), planned(data)
     opened = text_tokenizer(layout, run, DirectorySource(data))

@@ -20,13 +20,8 @@ from neobert.runs.run_file import read_checked_run_file, read_run_file, write_ru
 from tests.ablations.status_worlds import EXECUTION, SOURCE, declare, finish_pretraining, finish_study, study_of
 from tests.support.tiny_runs import (
     beside,
-    ends,
-    record,
-    starts,
     tiny_run,
-    tiny_stage,
     work,
-    worker,
     write_tiny_run,
 )
 
@@ -142,30 +137,6 @@ def test_work_of_other_numerics_is_told_and_not_published_under_the_old_name(
     assert read_run_file(folder).id == folder.name
     with pytest.raises(DamagedFile, match=r"other numerics \(masking changed since\)"):
         read_checked_run_file(folder)
-
-
-@pytest.mark.parametrize(("damage", "code"), [("cut", 1), ("gone", 3)])
-def test_a_worker_leaves_out_the_one_run_that_it_cannot_read(
-    tmp_path: Path, finished: Path, damage: str, code: int
-) -> None:
-    """It finishes the others and ends with the code of what it left out; alone, that run is refused as ever."""
-    beside(tmp_path, finished)
-    runs = [tiny_run(seed=seed, stages=(tiny_stage(steps=4, warmup_steps=1, decay_steps=3),)) for seed in (0, 1)]
-    folders = [write_tiny_run(tmp_path, run) for run in runs]
-    path = folders[0] / "run.json"
-    if damage == "cut":
-        path.write_bytes(path.read_bytes()[:100])
-    else:
-        path.unlink()
-    codes, said = ends([worker(tmp_path, *(run.reference for run in runs))])
-    assert codes == [code] and "the other work goes on" in said and "Traceback" not in said
-    assert record(tmp_path, runs[1])["state"] == "done" and runs[0].id not in starts(tmp_path)
-    codes, said = ends([worker(tmp_path, runs[0].reference)])
-    assert codes == [code] and str(path.parent) in said
-    path.unlink(missing_ok=True)
-    write_tiny_run(tmp_path, runs[0])
-    codes, said = ends([worker(tmp_path, *(run.reference for run in runs))])
-    assert codes == [0] and record(tmp_path, runs[0])["state"] == "done"
 
 
 def copied(source: Path, target: Path) -> Path:

@@ -11,8 +11,6 @@ from ablations import run
 from neobert.kinds.pretraining import PretrainingRun
 from neobert.runs.cleanup import remove, superseded
 from neobert.runs.layout import Layout
-from neobert.runs.records import publish_record
-from neobert.training.schedule import milestones
 from tests.ablations.status_worlds import (
     aged,
     checkpoint,
@@ -25,9 +23,6 @@ from tests.ablations.status_worlds import (
     tokenize,
     write,
 )
-from tests.embeddings.tiny_contrastive import STEPS as CONTRASTIVE_STEPS
-from tests.embeddings.tiny_contrastive import tiny_contrastive, write_tiny_contrastive
-from tests.support.hidden import hidden, tree
 from tests.support.tiny_runs import STEPS, tiny_run
 
 MILESTONES = (0, 6, 12, 18, 24)
@@ -108,16 +103,6 @@ def test_the_checkpoint_before_a_damaged_last_one_stays(layout: Layout, damage: 
     assert paths(layout) == set() and not remove(layout, found) and found.path.exists()
 
 
-def test_of_finished_contrastive_fine_tuning_the_milestones_stay(layout: Layout) -> None:
-    tuned = tiny_contrastive(tiny_run().id)
-    folder = write_tiny_contrastive(layout.root, tuned)
-    for step in (*milestones(CONTRASTIVE_STEPS), 4):
-        write(folder / "checkpoints" / f"step-{step:08d}" / "manifest.json", {"sha256": {}})
-    assert paths(layout) == set()
-    publish_record(folder / "done.json", {"kind": "contrastive", "id": tuned.id, "state": "done"})
-    assert paths(layout) == {f"contrastive/{tuned.id}/checkpoints/step-00000004"}
-
-
 def test_who_holds_a_claim_is_never_disturbed(layout: Layout) -> None:
     """Neither listed, nor removed where the claim came after the listing."""
     made = trained(layout)
@@ -126,15 +111,6 @@ def test_who_holds_a_claim_is_never_disturbed(layout: Layout) -> None:
     assert paths(layout) == set() and not remove(layout, found) and found.path.exists()
     aged(held, 300)
     assert remove(layout, found) and not found.path.exists()
-
-
-@pytest.mark.parametrize("hide", ["{run}", "{run}/run.json", "{run}/checkpoints"])
-def test_nothing_goes_of_a_run_that_cannot_be_read(layout: Layout, hide: str) -> None:
-    made = trained(layout)
-    with hidden(layout.root / "pretraining" / hide.format(run=made.id)):
-        before, problems = tree(layout.root), list[str]()
-        assert list(superseded(layout, problems)) == [] and made.id in problems[0]
-        assert tree(layout.root) == before
 
 
 def test_the_command_is_dry_unless_told_to_delete(layout: Layout, capsys: pytest.CaptureFixture[str]) -> None:

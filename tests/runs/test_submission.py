@@ -321,7 +321,7 @@ def test_a_path_that_slurm_or_python_would_misread_is_refused(
     ("profile", "said"),
     [
         (b'partitoin = "gpu"', "unknown key 'partitoin': did you mean 'partition'"),
-        (b"[pretrian]\nnodes = 1", "unknown table 'pretrian': did you mean 'pretrain'"),
+        (b"[pretrian]\nnodes = 1", "unknown key 'pretrian': did you mean 'pretrain'"),
         (b"nodes = 0", "nodes = 0"),
         (b"nodes = ", "is no TOML"),
         (b"pretrain = 3", "must be a table"),

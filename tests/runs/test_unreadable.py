@@ -10,28 +10,19 @@ from typing import Any
 import pytest
 
 from neobert import files
-from neobert.data.shards import open_shards
-from neobert.data.tokenizers import DIGEST_FILE, TOKENIZER_FILE, kept_tokenizer
 from neobert.errors import EXIT_RUN_FAILED
 from neobert.executors import selection
-from neobert.executors.preparation import prepare_once
-from neobert.executors.training import last_checkpoint, merge_metrics
-from neobert.glue.encoding import EncodedTask, load_encoded, save_encoded
-from neobert.glue.tasks import task_named
-from neobert.processes import StopRequest
+from neobert.executors.training import last_checkpoint
 from neobert.runs.claims import acquire, last_owner
 from neobert.runs.index import Index
 from neobert.runs.kinds import is_done, read_records, record_paths
 from neobert.runs.layout import Layout
 from neobert.runs.records import publish_record, read_record
 from neobert.runs.run_file import read_run_file, write_run_file
-from neobert.runs.submissions import read_submissions
-from neobert.runs.worker import Worker, open_parts
-from neobert.tensors import load_tensors
 from neobert.training import checkpoints
-from tests.ablations.status_worlds import EXECUTION, declare, record_trial, study_of, submit
+from tests.ablations.status_worlds import EXECUTION, declare, record_trial, study_of
 from tests.support.hidden import hidden, tree
-from tests.support.tiny_runs import SOURCE, starts, tiny_run, work
+from tests.support.tiny_runs import SOURCE, tiny_run, work
 
 CHECKPOINT_FILES = (checkpoints.WEIGHTS, checkpoints.OPTIMIZER, checkpoints.STATE, checkpoints.MANIFEST)
 LAST = "checkpoints/step-00000024"
@@ -68,21 +59,6 @@ def test_a_checkpoint_that_cannot_be_read_is_neither_passed_over_nor_set_aside(r
     assert last_checkpoint(layout, run.id).step == 24
 
 
-@pytest.mark.parametrize("name", ["checkpoints", LAST])
-def test_a_folder_that_cannot_be_listed_is_not_empty(root: Path, name: str) -> None:
-    folder = root / tiny_run().reference
-    with hidden(folder / name):
-        before = tree(root)
-        for look in (checkpoints.newest, checkpoints.steps_on_disk) if name == "checkpoints" else (checkpoints.newest,):
-            with pytest.raises(PermissionError):
-                look(folder / "checkpoints")
-        with pytest.raises(PermissionError):
-            last_checkpoint(Layout(root), tiny_run().id)
-        assert tree(root) == before
-    with hidden(folder / "attempts"), pytest.raises(PermissionError):
-        merge_metrics(folder)
-
-
 def test_a_worker_that_cannot_read_goes_on_once_it_can(unfinished: Path) -> None:
     """It fails with one sentence, and trains nothing again from the start."""
     run = tiny_run()
@@ -98,14 +74,6 @@ def test_a_worker_that_cannot_read_goes_on_once_it_can(unfinished: Path) -> None
     attempt = max((folder / "attempts").iterdir())
     assert min(line["step"] for line in files.read_lines(attempt / "metrics.jsonl")) > 1
     assert not (folder / "error.json").exists()
-
-
-def test_a_part_that_failed_by_itself_is_left(unfinished: Path) -> None:
-    layout, run = Layout(unfinished), tiny_run()
-    files.replace_file(unfinished / run.reference / "error.json", files.json_bytes({"error": "RunFailed: nan"}))
-    worker = Worker(layout, open_parts(layout, run.reference), StopRequest(), leave_failed=True)
-    assert worker.run() == EXIT_RUN_FAILED
-    assert starts(unfinished) == [run.id]
 
 
 def test_a_record_that_cannot_be_read_is_not_published_again(root: Path) -> None:
@@ -143,44 +111,6 @@ def test_a_run_file_that_cannot_be_read_is_not_written_again(root: Path, name: s
         assert tree(root) == before
 
 
-@pytest.mark.parametrize("name", ["manifest.json", "tokens-00000.bin", "documents-00000.npy"])
-def test_data_that_cannot_be_read_are_not_tokenised_again(root: Path, tmp_path: Path, name: str) -> None:
-    folder = next(path for path in (root / "data").iterdir() if path.name not in ("tokenizers", "glue"))
-    (folder / files.VERIFIED).unlink()
-
-    def make(*_: Any) -> None:
-        raise AssertionError("made again")
-
-    with hidden(folder / name), pytest.raises(OSError, match=name):
-        prepare_once(tmp_path / "claims" / "data", "data", StopRequest(), lambda: open_shards(folder), make)
-    assert open_shards(folder).tokens > 0
-
-
-@pytest.mark.parametrize("name", [TOKENIZER_FILE, DIGEST_FILE])
-def test_a_tokenizer_that_cannot_be_read_is_not_trained_again(root: Path, name: str) -> None:
-    (folder,) = (root / "data" / "tokenizers").iterdir()
-
-    def train() -> Any:
-        raise AssertionError("trained again")
-
-    with hidden(folder / name):
-        before = tree(folder)
-        with pytest.raises(OSError, match=name):
-            kept_tokenizer(folder, train)
-        assert tree(folder) == before
-    assert kept_tokenizer(folder, train).vocabulary_size > 0
-
-
-def test_an_encoded_task_that_cannot_be_read_is_not_absent(tmp_path: Path) -> None:
-    path = tmp_path / "cola-0123456789ab.safetensors"
-    save_encoded(path, EncodedTask(task_named("cola"), {}))
-    reads: tuple[Callable[[Path], Any], ...] = (load_encoded, load_tensors)
-    for read in reads:
-        with hidden(path), pytest.raises(OSError, match="cola") as told:
-            read(path)
-        assert not isinstance(told.value, files.ABSENT), "safetensors itself calls them so"
-
-
 def test_weights_stay_while_a_study_that_may_need_them_cannot_be_read(tmp_path: Path) -> None:
     """Two grids share trials, and in the hidden one the beaten trial is the best."""
     layout, run = Layout(tmp_path), tiny_run()
@@ -208,13 +138,6 @@ def test_a_claim_that_cannot_be_read_is_held(tmp_path: Path) -> None:
             with pytest.raises(PermissionError):
                 acquire(folder)
     assert not (folder / "2").exists()
-
-
-def test_a_job_whose_announcement_cannot_be_read_is_not_foreign(tmp_path: Path) -> None:
-    path = submit(Layout(tmp_path), "1", tiny_run())
-    with hidden(path), pytest.raises(PermissionError):
-        read_submissions(Layout(tmp_path))
-    assert [each.job for each in read_submissions(Layout(tmp_path))] == ["1"]
 
 
 def test_reports_name_a_folder_that_they_cannot_list(root: Path) -> None:

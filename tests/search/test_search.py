@@ -301,16 +301,3 @@ def test_the_space_of_a_grid_lies_between_its_ends() -> None:
     assert Space.of_grid(points) == Space(
         batch_size=(8, 16), learning_rate=Range(low=1e-5, high=3e-5, log=True), weight_decay=(0.01,)
     )
-
-
-@pytest.mark.parametrize(
-    ("pruner", "seeds", "sentence"),
-    [
-        ("median", (0, 1), "give one seed, or --pruner wilcoxon"),
-        ("hyperband", (0, 1), "give one seed, or --pruner wilcoxon"),
-        ("wilcoxon", (0, 1, 2), "give at least 5 seeds"),
-    ],
-)
-def test_pruners_that_cannot_compare_the_seeds_are_refused(pruner: str, seeds: tuple[int, ...], sentence: str) -> None:
-    with pytest.raises(ValueError, match=sentence):
-        search_by("tpe", 3, pruner, seeds)

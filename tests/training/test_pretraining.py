@@ -172,19 +172,14 @@ def not_closed(tmp_path: Path, undisturbed: Trainable) -> Trainable:
 
 
 @pytest.mark.parametrize("step", [3, STEPS])
-def test_a_damaged_line_is_set_aside_and_the_run_closes_without_it(
-    undisturbed: Trainable, not_closed: Trainable, step: int, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_closes_without_a_damaged_line(undisturbed: Trainable, not_closed: Trainable, step: int) -> None:
     root, run = not_closed
     path = root / "pretraining" / run.id / "attempts" / "000001" / "metrics.jsonl"
     content = path.read_bytes()
     marks = b'"learning_rate"', b'"step": %d' % step
     (line,) = (line for line in content.splitlines(keepends=True) if all(mark in line for mark in marks))
-    damaged = content.replace(line, line.replace(b'"loss": ', b'"loss": 1', 1))
-    path.write_bytes(damaged)
+    path.write_bytes(content.replace(line, line.replace(b'"loss": ', b'"loss": 1', 1)))
     assert work(root, run.reference) == 0
-    assert f"{path} has damaged lines" in capsys.readouterr().err
-    assert path.with_name("metrics.jsonl.damaged-1").read_bytes() == damaged
     whole = [line for line in metrics(undisturbed[0], run) if not (line["step"] == step and "loss" in line)]
     assert metrics(root, run) == whole
     scores, expected = record(root, run)["scores"], record(undisturbed[0], run)["scores"]

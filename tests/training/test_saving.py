@@ -4,10 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from neobert.runs.layout import Layout
-from neobert.training import checkpoints
 from neobert.training.pretraining import PretrainingTrainer
-from tests.support.tiny_runs import claimed, tiny_run, tiny_stage, trainer_of
+from tests.support.tiny_runs import tiny_run, tiny_stage, trainer_of
 
 BRIEF = tiny_stage(steps=8, warmup_steps=1, decay_steps=7)
 
@@ -27,14 +25,3 @@ def test_a_checkpoint_is_due_by_the_clock_and_looked_for_at_some_steps(trainer: 
     assert trainer._save_is_due(1)
     trainer.execution = trainer.execution.model_copy(update={"checkpoint_interval_steps": 2})
     assert not trainer._save_is_due(1) and trainer._save_is_due(2)
-
-
-def test_a_run_by_the_clock_has_its_milestones_and_their_time_in_the_record(
-    trainer: PretrainingTrainer, tmp_path: Path
-) -> None:
-    with claimed(Layout(tmp_path), "x") as claim:
-        folder = tmp_path / "attempt"
-        folder.mkdir()
-        result = trainer.fit(folder, check=claim.check)
-    assert set(checkpoints.steps_on_disk(trainer.checkpoints)) == trainer.milestones
-    assert result.totals.checkpoint_seconds > 0

@@ -22,7 +22,7 @@ from neobert.runs.run_file import read_run_file
 from neobert.starts import start_files, start_from
 from neobert.training import checkpoints
 from neobert.training.distributed import ALONE
-from tests.support.tiny_runs import tiny_recipe, tiny_run, tiny_stage, work, write_tiny_run
+from tests.support.tiny_runs import tiny_model, tiny_recipe, tiny_run, tiny_stage, work, write_tiny_run
 from tests.support.tree_copy import REPOSITORY
 
 SHORT = {"steps": 4, "warmup_steps": 1, "decay_steps": 4}
@@ -127,9 +127,11 @@ def refused(root: Path, run: PretrainingRun) -> str:
     return str(json.loads((folder / "error.json").read_text())["error"])
 
 
-def test_another_vocabulary_or_optimizer_is_refused_by_the_worker(
+def test_another_model_vocabulary_or_optimizer_is_refused_by_the_worker(
     finished: Path, exported: Path, tmp_path: Path
 ) -> None:
+    deeper = refused(tmp_path, adapted(exported, model=tiny_model(layers=3)))
+    assert 'Missing key(s) in state_dict: "model.transformer_encoder.2.' in deeper
     folder = Path(shutil.copytree(exported, tmp_path / "copy"))
     tokenizer = json.loads((folder / "tokenizer.json").read_text())
     vocabulary = tokenizer["model"]["vocab"]
