@@ -16,7 +16,7 @@ from reprlib import repr as shortened
 from types import ModuleType
 from typing import Annotated, Any, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, InstanceOf, StringConstraints, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, InstanceOf, StringConstraints, TypeAdapter, ValidationError
 
 from ablations import ladder as papers_ladder
 from ablations.ladders import SCALES, Ladder
@@ -45,22 +45,15 @@ Declared = TypeVar("Declared", Rules, Modification, Variant)
 
 
 class Settings(BaseModel):
-    """The names besides variants that a ladder file may declare; each is described in words for people."""
+    """The names besides variants that a ladder file may declare."""
 
     model_config = ConfigDict(strict=True, frozen=True)
 
-    TITLE: Annotated[str, StringConstraints(pattern=r"\S")] = Field(description="text")
-    SCALES: dict[str, InstanceOf[Rules]] = Field({}, description="a mapping of names to ablations.scales.Rules")
-    TASKS: list[InstanceOf[Task] | str] | tuple[InstanceOf[Task] | str, ...] = Field(
-        tuple(TASKS), description="a list of neobert.glue.tasks.Task and names of GLUE tasks"
-    )
-    CORPORA: dict[str, FolderOfTexts] = Field(
-        {}, description="a mapping of names to folders, or to pairs of a folder and its text column"
-    )
-    GRIDS: dict[str, dict[str, Any]] = Field(
-        {},
-        description="a mapping of names to mappings, which give each field of a point a distribution of Optuna",
-    )
+    TITLE: Annotated[str, StringConstraints(pattern=r"\S")]
+    SCALES: dict[str, InstanceOf[Rules]] = {}
+    TASKS: Sequence[InstanceOf[Task] | str] = tuple(TASKS)
+    CORPORA: dict[str, FolderOfTexts] = {}
+    GRIDS: dict[str, dict[str, Any]] = {}
 
     @classmethod
     def of(cls, module: ModuleType, given: str) -> Self:
@@ -72,9 +65,9 @@ class Settings(BaseModel):
         try:
             return cls.model_validate({"TITLE": title} | declared)
         except ValidationError as error:
-            name = str(error.errors()[0]["loc"][0])
-            what = cls.model_fields[name].description
-            raise ValueError(f"{name} is {shortened(declared[name])}, and must be {what}") from error
+            finding = error.errors()[0]
+            name = str(finding["loc"][0])
+            raise ValueError(f"{name}: {finding['msg']}, got {shortened(declared[name])}") from error
 
 
 RETIRED_SETTINGS = (

@@ -247,9 +247,6 @@ def _expanded(ladder: Ladder, name: str) -> list[Variant]:
         return on_ladder[start : end + 1]
     if variant := named(ladder, name):
         return [variant]
-    first, _, last = name.partition("-")
-    if first in known and last in known:
-        raise ValueError(f"there is no variant {name!r}: for all from {first} to {last} write {first}..{last}")
     raise ValueError(
         _unknown(name, [*known, *names_of_design(ladder, "leave-one-out"), *names_of_design(ladder, "add-one")])
     )

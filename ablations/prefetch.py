@@ -12,8 +12,8 @@ import argparse
 import json
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -136,10 +136,14 @@ def _check(request: Request) -> int:
 
 
 def _download(request: Request) -> int:
-    from neobert.data.download import download, items_of, require_room, select
+    from neobert.data.download import CLAIMS, download, items_of, require_room, select
+    from neobert.runs.claims import acquire
 
     errors: list[Exception] = []
-    with nullcontext() if request.dry_run else sole_prefetch(request.folder):
+    claim = None if request.dry_run else acquire(inside(request.folder, CLAIMS))
+    if claim is None and not request.dry_run:
+        raise RunFailed(f"another prefetch is at work on {request.folder}: wait for its end")
+    with claim or nullcontext():
         selection = select(request.folder, list(items_of(request.needs)), most_bytes=request.most_bytes)
         _print_plan(selection, as_json=request.as_json)
         require_room(request.folder, selection.missing_bytes)
@@ -149,19 +153,6 @@ def _download(request: Request) -> int:
         print(f"prefetch.py: {problem}", file=sys.stderr)
     codes = {exit_code(error) for error in errors} | ({EXIT_MISSING} if selection.problems else set())
     return max(codes & {EXIT_MISSING, EXIT_RUN_FAILED}, default=EXIT_DONE)
-
-
-@contextmanager
-def sole_prefetch(folder: Path) -> Iterator[None]:
-    """Lock the folder against other prefetches; raise RunFailed if another one holds the lock."""
-    from neobert.data.download import CLAIMS
-    from neobert.runs.claims import acquire
-
-    claim = acquire(inside(folder, CLAIMS))
-    if claim is None:
-        raise RunFailed(f"another prefetch is at work on {folder}: wait for its end")
-    with claim:
-        yield
 
 
 def _print_plan(selection: "DownloadPlan", *, as_json: bool) -> None:

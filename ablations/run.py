@@ -8,7 +8,7 @@ python ablations/run.py cancel --variant M7           cancel the jobs of a varia
 python ablations/run.py gc                            which checkpoints could go; --delete removes them
 python ablations/run.py model DIR_OR_ID               contrastive fine-tuning of an external encoder
 
-`run.py list --help` has the flags of `list`, and so on. --list, --cancel, --gc and --model NAME select these too.
+`run.py list --help` has the flags of `list`, and so on. --list, --cancel and --gc select these too.
 """
 
 import json
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from ablations.launch.request import Selection
     from ablations.plan import VariantRow
 
-MODEL_STAGES = ("contrastive",)
 PROGRAM = "python ablations/run.py"
 FLAGS_OF_STAGES = {
     "zero_shot": ("mteb",),
@@ -63,10 +62,6 @@ def _with_command(words: Sequence[str]) -> list[str]:
     if words and words[0] in COMMANDS:
         return list(words)
     for number, word in enumerate(words):
-        flag, _, value = word.partition("=")
-        if flag == "--model":
-            named = [value] if value else words[number + 1 : number + 2]
-            return ["model", *named, *words[:number], *words[number + (1 if value else 2) :]]
         if word in ("--list", "--cancel", "--gc"):
             return [word.removeprefix("--"), *words[:number], *words[number + 1 :]]
     return ["run", *words]
@@ -249,14 +244,12 @@ def _clean(words: Sequence[str]) -> int:
 
 
 def _run_model(words: Sequence[str]) -> int:
-    parser = parser_from(f"{PROGRAM} model", "Fine-tune an external encoder contrastively.")
+    others = "GLUE and MTEB: sweeps/glue_grid.py and sweeps/mteb_suite.py, each with --model."
+    parser = parser_from(f"{PROGRAM} model", f"Fine-tune an external encoder contrastively. {others}")
+    parser.set_defaults(stages=["contrastive"])
     parser.add_argument("model", metavar="DIR_OR_ID", help=MODEL_HELP)
     parser.add_argument(
         "--seed", dest="finetuning_seed", nargs="+", action="extend", type=seed, metavar="N", help="seeds (default: 0)"
-    )
-    others = "GLUE and MTEB: sweeps/glue_grid.py and sweeps/mteb_suite.py, each with --model"
-    parser.add_argument(
-        "--stages", nargs="+", choices=MODEL_STAGES, default=MODEL_STAGES, help=f"contrastive ({others})"
     )
     _add_pairs_flag(parser)
     add_data_flags(parser)

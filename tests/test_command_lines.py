@@ -152,6 +152,7 @@ REFUSALS = (
     ("run.py", "--variant M7 --data no-such-folder", 3, "no-such-folder"),
     ("run.py", "--variant M2 --data empty", 3, "corpora"),
     ("run.py", "--variant M7 --scale smok", 2, "smok"),
+    ("run.py", "--variant M7 --dry-run --gpu H1000", 2, "gpu 'H1000' is not known: did you mean 'H100'"),
     ("run.py", "--variant M7 --hours 1e999", 2, "expected a number above 0"),
     ("run.py", "--variant M7 --pairs nli", 2, "--pairs goes with --stages"),
     ("run.py", "--variant M7 --runs file --dry-run", 2, "is a file; name a folder"),

@@ -58,11 +58,6 @@ def test_a_variant_that_hides_a_change_is_refused(
 
 WRONG_VARIANTS = (
     ("A = Variant('A', 'a', 'here', M0.recipe, M0, (SWIGLU,))", "'SwiGLU' declares a change but changes nothing"),
-    ("A = Variant('A', 'a', 'here', M1.recipe, M0)", "more than it declares: pretraining.model.feedforward"),
-    (
-        "B = Variant('B', 'b', 'here', ladder.M9.recipe)\nA = Variant('A', 'a', 'here', M1.recipe, B, (SWIGLU,))",
-        "A differs from its parent by more than it declares",
-    ),
     (
         "B = Variant('B', 'b', 'here', ladder.M9.recipe)\n"
         "one = B.recipe.pretraining.model_copy(update={'stages': B.recipe.pretraining.stages[:1]})\n"
@@ -93,11 +88,9 @@ WRONG_FILES = (
     ("SCALES = {'paper': SMOKE}", "SCALES redefines 'paper', which every ladder has: give the scale another name"),
     ("SCALES = {'A': SMOKE}", "'A' cannot be the name of a scale"),
     ("SCALES = {'tiny': replace(SMOKE, documents=0)}", "SCALES['tiny']: documents is 0, and must be at least 1"),
-    ("CORPORA = {'Novels': 'here'}", "'Novels' cannot be the name of a corpus: take small letters"),
-    ("CORPORA = {'web': 'here'}", "CORPORA redefines 'web', which every ladder has: give the corpus another name"),
     (
         "CORPORA = {'novels': ('here', 3)}",
-        "CORPORA is {'novels': ('here', 3)}, and must be a mapping of names to folders, or to pairs of a folder",
+        "CORPORA: Input should be a valid string, got {'novels': ('here', 3)}",
     ),
     (
         "CORPORA = {'novels': 'here'}\nA = M0.derive('A', Modification('A', 'here', data={'corpus': 'novel'}))",

@@ -73,7 +73,6 @@ def test_a_number_of_the_optimizer_is_the_same_in_a_name_and_out_of_it(field: st
         ("M4@beta2-2", "beta2: Input should be less than 1"),
         ("M4@beta9-1", "names no number of the optimizer: did you mean 'beta2' or 'beta1'"),
         ("M4@lr1e-3", "for another peak learning rate write M4@rate1e-3"),
-        ("M0-M5", "for all from M0 to M5 write M0..M5"),
         ("M4@rate4e-3@steps0.5", "name each number once, @steps first and @rate last"),
         ("M4@steps0.5@steps0.5", "name each number once"),
         ("M4@rate", "there is no variant 'M4@rate'"),

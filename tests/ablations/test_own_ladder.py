@@ -164,13 +164,6 @@ def test_a_variant_may_take_a_stage_that_an_earlier_modification_makes_possible(
         M0.derive("x", longer)
 
 
-def test_a_star_of_arms_has_nothing_to_leave_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    star = tmp_path / "star.py"
-    star.write_text("from ablations.ladder import M0, SWIGLU\nGATED = M0.derive('gated', SWIGLU, kept=False)\n")
-    assert run.main(["--ladder", str(star), "--design", "leave-one-out", "--list"]) == EXIT_REFUSED
-    assert "--design leave-one-out has nothing to vary: M0 has no modification" in capsys.readouterr().err
-
-
 def test_a_design_that_is_impossible_at_the_scale_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -164,7 +164,7 @@ HEAD = EXAMPLE.read_text()
     ("code", "message"),
     [
         ("TASKS = ['mnlii']", "TASKS has 'mnlii': did you mean 'mnli'"),
-        ("TASKS = 'mnli'", "TASKS is 'mnli', and must be a list of neobert.glue.tasks.Task and names of GLUE tasks"),
+        ("TASKS = 'mnli'", "TASKS: 'str' instances are not allowed as a Sequence value, got 'mnli'"),
         ("TASKS.append(TASKS[0])", "TASKS has 'upos' twice"),
         ("TASKS[0] = TASKS[0].model_copy(update={'name': 'cola'})", "TASKS declares 'cola', which is one of GLUE"),
         (

@@ -129,17 +129,6 @@ def test_a_parabola_goes_through_no_jump_of_the_loss() -> None:
     assert found is not None and found.fitted == (1e-3, 2e-3, 4e-3) and 2e-3 < found.exact < 3e-3
 
 
-@given(place=st.floats(-1.4, 1.4), square=st.floats(0.01, 5))
-def test_no_parabola_jumps(place: float, square: float) -> None:
-    curve = {1e-3 * 2**step: 3 + square * (step - place) ** 2 for step in range(-3, 4)}
-    found = curve_of(curve).optimum()
-    assert (
-        found is not None
-        and len(found.fitted) == 3
-        and math.isclose(math.log2(found.exact / 1e-3), place, abs_tol=1e-6)
-    )
-
-
 def test_equal_losses_have_no_vertex() -> None:
     assert curve_of({1e-3: 3.0, 2e-3: 3.0, 4e-3: 3.0}).optimum() is None
     found = curve_of({1e-3: math.nextafter(3.0, 4), 2e-3: 3.0, 4e-3: 3.0}).optimum()

@@ -1,4 +1,4 @@
-"""`run.py --model`: contrastive fine-tuning of external encoders by flag, and what the command refuses."""
+"""`run.py model`: contrastive fine-tuning of external encoders by flag, and what the command refuses."""
 
 import json
 from dataclasses import replace
@@ -40,7 +40,7 @@ def short_course(monkeypatch: pytest.MonkeyPatch) -> None:
 def asked(capsys: pytest.CaptureFixture[str], folder: Path, runs: Path, *flags: str) -> list[dict[str, Any]]:
     """What the command prints as JSON; it must end well."""
     capsys.readouterr()
-    arguments = ["--stages", "contrastive", "--model", str(folder), "--pairs", "paraphrases", "--runs", str(runs)]
+    arguments = ["model", str(folder), "--pairs", "paraphrases", "--runs", str(runs)]
     code = main([*arguments, "--json", *flags])
     said = capsys.readouterr()
     assert code == EXIT_DONE, said.err

@@ -13,8 +13,6 @@ from typing import Any
 import pytest
 
 from ablations.launch.request import Place
-from ablations.launch.submit import PlannedJob, Submitter
-from ablations.loading import papers
 from ablations.run import main
 from neobert.processes import REPOSITORY
 from neobert.runs.claims import acquire
@@ -23,7 +21,6 @@ from neobert.runs.records import publish_record
 from neobert.runs.run_file import read_run_file
 from neobert.runs.submissions import Submission, read_submissions
 from neobert.slurm.job import take_snapshot
-from neobert.slurm.profile import read_profile
 from sweeps import glue_grid
 from tests.ablations.fake_slurm import FakeSlurm, submit
 
@@ -101,14 +98,6 @@ def test_a_sweep_goes_to_the_queue_as_well(slurm: FakeSlurm, runs: Path) -> None
     assert tasks == ["cola", "mnli", "rte"] and rte.after == (mnli.job,)
     (pickled,) = (runs / cola.logs).glob("*_submitted.pkl")
     assert b"--leave-failed" in pickled.read_bytes()
-
-
-def test_the_name_of_a_job_is_one_that_a_folder_can_have(tmp_path: Path) -> None:
-    submitter = Submitter(Layout(tmp_path), read_profile(None, {}), papers(), "smoke", None)
-    planned = PlannedJob("glue", "glue-M0@" + "rate1e-3+" * 40, (), (), workers=2)
-    (job,) = submitter.jobs(planned, 3, 10)
-    assert job.name.endswith("-00003")
-    (tmp_path / "jobs" / f"{job.name}-0123abcd").mkdir(parents=True)
 
 
 def test_a_queued_run_executes_as_it_was_submitted(
