@@ -31,7 +31,6 @@ from reports.frames import (
     grid_key,
     select_group,
     split_by_version,
-    split_repeats,
     why_of_another,
 )
 from reports.rates import PilotSweep, find_sweeps
@@ -356,11 +355,8 @@ def _plan_of(recipe: Recipe) -> str:
 
 
 def _without_twins(runs: pd.DataFrame, trials: pd.DataFrame) -> tuple[pd.DataFrame, dict[str, str]]:
-    """Return the runs that count, and a sentence for each of the others by its id.
-
-    Of a recipe, the runs on the data and numerics with most trials (then most runs) count; of runs that differ only in
-    the run they continue, the one with most trials.
-    """
+    """Return the runs that count, and a sentence for each of the others by its id: of a recipe, the runs on the data
+    and numerics with most trials (then most runs) count."""
     twins = {}
     runs = runs.assign(trials=runs.id.map(trials.run.value_counts()).fillna(0).astype(int))
     is_counted, version = split_by_version(runs, ("recipe", "stage"), runs.trials)
@@ -368,12 +364,6 @@ def _without_twins(runs: pd.DataFrame, trials: pd.DataFrame) -> tuple[pd.DataFra
         twins[run.id] = (
             f"run {run.id} (seed {run.seed}) rests on other data or numerics than most runs of its recipe "
             f"({describe_difference(run.version, run.kept)}): it and its {run.trials} trial(s) are left out"
-        )
-    order = runs[is_counted].sort_values(["trials", "id"], ascending=[False, True])
-    for run in split_repeats(order, ["recipe", "stage", "seed"])[1].itertuples():
-        twins[run.id] = (
-            f"run {run.id} has the recipe and seed of run {run.kept}, which has more trials: it and its "
-            f"{run.trials} trial(s) are left out"
         )
     return runs[~runs.id.isin(set(twins))], twins
 
