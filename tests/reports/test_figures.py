@@ -191,15 +191,6 @@ def test_table_2_shows_both_scales_and_marks_discarded_variants(partial: MadeUpS
     assert any("another reading" in note for note in table.notes)
 
 
-def test_table_3_keeps_the_papers_rows_and_ours_apart(partial: MadeUpStudy) -> None:
-    rows = table3(partial.read()).rows
-    sources = [row[0] for row in rows]
-    assert sources == ["paper"] * 12 + ["this study"] * (len(rows) - 12)
-    assert {row[1] for row in rows if row[0] == "this study"} >= {"M0", "NeoBERT-96 (M10)", "NeoBERT-192 (M10)"}
-    missing = next(row for row in rows if row[1] == "M3")
-    assert set(missing[2:]) == {"—"}
-
-
 def test_table_5_has_the_chosen_points_beside_the_papers(partial: MadeUpStudy) -> None:
     rows = {(row[0], row[1]): row for row in partial.tables()["table5"].rows}
     assert rows["paper", "NeoBERT-1024"][2] == "16/6e-06/0.01" and rows["paper", "NeoBERT-4096"][7] == "2/1e-05/1e-05"
