@@ -242,7 +242,7 @@ def test_same_records_give_the_same_bytes_whatever_the_process(study: MadeUpStud
     study.fail(of_task, of_task.points[0])
     for name in ("M0", "M1"):
         study.metrics(name)
-    (Layout(study.root).pretraining(study.runs("M2")[0].id) / "metrics.jsonl").write_text("[]\n")
+    (Layout(study.root).pretraining(study.runs("M2")[0].id) / "metrics.jsonl").write_text("3\n")
     (study.root / "glue" / "cola" / "torn.json").write_text("{")
     shuffled = tmp_path / "elsewhere" / study.root.name
     for path in sorted(study.root.rglob("*"), reverse=True):
