@@ -3,7 +3,7 @@
 import math
 import os
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +16,9 @@ from neobert.files import require_digest, whole_lines
 from neobert.runs.layout import Layout
 
 PIECES = 80
-READ = ("step", "loss", "real_tokens", "seconds", "heldout_loss")
-"""Fields that are read from a line; other fields are ignored."""
-
 UNUSABLE = (DamagedFile, OSError, ValueError, TypeError, AttributeError, KeyError)
 """Exceptions raised on reading a curve that is damaged, or that is of another run."""
 
-Line = dict[str, Any]
 Array = NDArray[np.float64]
 Points = tuple[tuple[float, float], ...]
 
@@ -40,19 +36,19 @@ class Curves:
     def training(self, run: str) -> Points:
         """Return the training loss of a run, including its earlier stages; empty if a stage has no metrics."""
         if run not in self._kept:
-            self._kept[run] = np.array(thinned([line for line in self._lines_of(run) if "loss" in line]))
+            self._kept[run] = np.array(thinned(self._points_of(run)))
         return tuple((step, loss) for step, loss in self._kept[run].tolist())
 
-    def _lines_of(self, run: str) -> list[Line]:
-        lines: list[Line] = []
+    def _points_of(self, run: str) -> list[tuple[float, float]]:
+        points: list[tuple[float, float]] = []
         offset = 0
         for stage in self.stages_up_to(run):
             own = self._read(stage.id, stage.curve_sha256)
             if not own:
                 return []
-            lines += [{**line, "step": line["step"] + offset} for line in own] if offset else own
+            points += [(step + offset, loss) for step, loss in own]
             offset += stage.weights.stages[-1].steps
-        return lines
+        return points
 
     def stages_up_to(self, run: str) -> list[Any]:
         """Return the rows of the runs that a run continues, as far as they have records, and its own. Cycles are
@@ -62,13 +58,14 @@ class Curves:
             found.insert(0, previous)
         return found
 
-    def _read(self, run: str, sha256: str | None) -> list[Line]:
-        """Read the metrics.jsonl of a run; none if there is no file, or if it differs from what the record says."""
+    def _read(self, run: str, sha256: str | None) -> list[tuple[float, float]]:
+        """Return step and training loss of each line of a metrics.jsonl that has one; none if there is no file, or if
+        it differs from what the record says."""
         path = self._layout.pretraining(run) / "metrics.jsonl"
         try:
             if sha256 is not None:
                 require_digest(path, sha256)
-            return [_checked(line) for line in whole_lines(path)]
+            return [_point(line) for line in whole_lines(path) if "loss" in line]
         except UNUSABLE as error:
             reason = str(error).replace(f"{self._layout.root}{os.sep}", "")
             problem = f"the curve of {path.relative_to(self._layout.root)} is left out: {reason}"
@@ -76,19 +73,15 @@ class Curves:
             return []
 
 
-def _checked(line: Line) -> Line:
-    values: Line = {name: float(line[name]) for name in READ if name in line}
-    wrong = [name for name, value in values.items() if not 0 <= value < math.inf]
-    if wrong or "step" not in values or ("loss" in values and "real_tokens" not in values):
-        raise ValueError(f"a line has no usable {', '.join(wrong) or 'step and real_tokens'}")
-    return values
+def _point(line: dict[str, Any]) -> tuple[float, float]:
+    step, loss = float(line["step"]), float(line["loss"])
+    if not (0 <= step < math.inf and 0 <= loss < math.inf):
+        raise ValueError(f"a line has step {step} and loss {loss}")
+    return step, loss
 
 
-def thinned(lines: Sequence[Mapping[str, float]]) -> Points:
-    """Return at most PIECES points: the mean step and mean loss of equal stretches of lines."""
-    size = max(1, math.ceil(len(lines) / PIECES))
-    stretches = [lines[start : start + size] for start in range(0, len(lines), size)]
-    return tuple(
-        (statistics.fmean(line["step"] for line in own), statistics.fmean(line["loss"] for line in own))
-        for own in stretches
-    )
+def thinned(points: Sequence[tuple[float, float]]) -> Points:
+    """Return at most PIECES points: the mean step and mean loss of equal stretches."""
+    size = max(1, math.ceil(len(points) / PIECES))
+    stretches = [zip(*points[start : start + size], strict=True) for start in range(0, len(points), size)]
+    return tuple((statistics.fmean(steps), statistics.fmean(losses)) for steps, losses in stretches)

@@ -7,7 +7,7 @@ page.
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +30,7 @@ from reports.tables import Table
 
 TEMPLATES = Path(__file__).resolve().parent / "templates"
 PAGE = "index.html"
-SEARCHES = "Searches"
-PARTS = ("Scores", SEARCHES, "Differences", "Curves", "Embeddings")
+PARTS = ("Scores", "Searches", "Differences", "Curves", "Embeddings")
 CSV = ("csv",)
 
 Links = list[tuple[str, list[tuple[str, str]]]]
@@ -77,27 +76,31 @@ class Findings:
     study: Study
     folder: str
 
+    @property
+    def outputs(self) -> tuple[Output, ...]:
+        """The outputs of every study, and a picture of each of its searches."""
+        return (
+            *OUTPUTS,
+            *(
+                Output(name, searches.title_of(tried), _nothing, partial(searches.draw, tried), part="Searches")
+                for name, tried in self.study.searches.items()
+            ),
+        )
+
     @cached_property
     def tables(self) -> dict[str, Table]:
         """The tables of the outputs that have one."""
         made = {output.name: output.table(self.study) for output in OUTPUTS}
         return {name: table for name, table in made.items() if table is not None}
 
-    @cached_property
-    def titles_of_searches(self) -> dict[str, str]:
-        """The titles of the pictures of searches, by name."""
-        return {name: searches.title_of(tried) for name, tried in self.study.searches.items()}
-
     def files(self) -> dict[str, bytes]:
         """Return every figure and table of the study in all formats, by file name."""
         contents: dict[str, bytes] = {}
-        for output in OUTPUTS:
+        for output in self.outputs:
             if picture := output.draw(self.study):
                 contents |= picture.files(output.name)
             if table := self.tables.get(output.name):
                 contents |= table.files(output.name, output.formats)
-        for name, tried in self.study.searches.items():
-            contents |= searches.draw(tried, self.study).files(name)
         return contents
 
 
@@ -124,7 +127,7 @@ def render_page(
         about=f"The ladder {ladder.name}" if ladder.name else "An ablation of arXiv 2502.19587",
         sections=[_section(each, files[each.folder]) for each in studies],
         throughput=throughput.table9(ladder, speeds) if speeds else None,
-        throughput_files=_list_files(throughput.FOLDER, files[throughput.FOLDER], {}),
+        throughput_files=_list_files(throughput.FOLDER, files[throughput.FOLDER], throughput.TITLES),
         problems=sorted(problems),
     )
 
@@ -138,28 +141,25 @@ def _section(findings: Findings, files: Sequence[str]) -> dict[str, Any]:
         "title": f"Scale {study.scale}, data {study.data}",
         "warning": " ".join(warnings(study)),
         "parts": [part for part in parts if part["tables"] or part["pictures"]],
-        "files": _list_files(findings.folder, files, findings.titles_of_searches),
+        "files": _list_files(findings.folder, files, {output.name: output.title for output in findings.outputs}),
     }
 
 
 def _part(findings: Findings, part: str, written: set[str]) -> dict[str, Any]:
     """Return the tables of a part, and its figures as SVG."""
-    own = {output.name: output.title for output in OUTPUTS if output.part == part}
-    pictures = []
-    for name, title in (findings.titles_of_searches if part == SEARCHES else own).items():
-        if f"{name}.svg" in written:
-            pictures.append((title, f"{findings.folder}/{name}.svg"))
-    tables = [findings.tables[name] for name in own if name in findings.tables and findings.tables[name].header]
-    return {"name": part, "pictures": pictures, "tables": tables}
-
-
-def _list_files(folder: str, paths: Sequence[str], of_searches: Mapping[str, str]) -> Links:
-    """Return links to the files, grouped by figure or table. `of_searches` are titles of pictures, by name."""
-    titles = {output.name: output.title for output in OUTPUTS} | {
-        "figure3": "Figure 3, throughput",
-        "table9": "Table 9, throughput",
-        **of_searches,
+    own = [output for output in findings.outputs if output.part == part]
+    tables = [findings.tables[output.name] for output in own if output.name in findings.tables]
+    return {
+        "name": part,
+        "pictures": [
+            (each.title, f"{findings.folder}/{each.name}.svg") for each in own if f"{each.name}.svg" in written
+        ],
+        "tables": [table for table in tables if table.header],
     }
+
+
+def _list_files(folder: str, paths: Sequence[str], titles: Mapping[str, str]) -> Links:
+    """Return links to the files, grouped by figure or table. `titles` are those of figures and tables, by name."""
     by_stem: dict[str, list[tuple[str, str]]] = defaultdict(list)
     for path in map(Path, paths):
         by_stem[path.stem].append((path.suffix.removeprefix("."), f"{folder}/{path.name}"))

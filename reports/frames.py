@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from pydantic import ConfigDict, ValidationError
+from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from ablations.ladders import Ladder
@@ -22,7 +22,7 @@ from neobert.errors import DamagedFile, MissingData, RunFailed, name_first
 from neobert.files import read_json
 from neobert.kinds.glue import GlueStudy
 from neobert.kinds.pretraining import PretrainingRun
-from neobert.recipe import Point, Value
+from neobert.recipe import Point
 from neobert.runs.collected import RunFiles
 from neobert.runs.kinds import RECORD_PLACES, RECORDS
 from neobert.runs.layout import Layout
@@ -34,7 +34,7 @@ from reports.facts import BY_LABEL, READERS, Facts, Labels, share_weights, weigh
 
 HELDOUT = ("run", "seed", "corpus", "context", "loss", "bits_per_byte", "frequency_loss", "texts")
 FAILED_PILOTS = ("id", "seed", "scale", "data", "weights", "recipe", "error")
-STUDIES = ("id", "task", "weights", "task_origin", "start", "protocol", "points", "grid", "seed", "nested")
+STUDIES = ("id", "task", "weights", "start", "protocol", "points", "grid", "seed", "nested")
 NUMBERS = ("score", "decisive", "loss", "bits_per_byte", "frequency_loss")
 
 
@@ -227,7 +227,6 @@ def _study_row(study: GlueStudy, nested: float | None) -> Facts:
         "id": study.id,
         "task": study.task,
         "weights": study.weights,
-        "task_origin": study.task_origin,
         "start": study.starts_from.study,
         "protocol": study.protocol.model_dump_json(),
         "points": study.points,
@@ -235,14 +234,6 @@ def _study_row(study: GlueStudy, nested: float | None) -> Facts:
         "seed": study.seed,
         "nested": nested,
     }
-
-
-class _Failure(Value):
-    """What is read of an error.json."""
-
-    model_config = ConfigDict(extra="ignore")
-
-    error: str
 
 
 class _Reader:
@@ -383,14 +374,14 @@ class _Reader:
             if (path.parent / "done.json").exists():
                 continue
             try:
-                run_file, error = read_run_file(path.parent), _Failure.read(read_json(path)).error
+                run_file, error = read_run_file(path.parent), read_json(path)["error"]
                 run = run_file.specification(PretrainingRun)
                 if run.seed in PILOT_SEEDS and not self._is_of_another(run_file.labels, named=False):
                     labels = Labels.read(run_file.labels, self.ladder)
                     weights, recipe = share_weights(weights_up_to(run.recipe, run.stage))
                     own = {"id": run.id, "seed": run.seed, "weights": weights, "recipe": recipe, "error": error}
                     yield own | {"scale": labels.scale, "data": labels.data}
-            except (DamagedFile, MissingData, OSError, ValidationError) as reason:
+            except (DamagedFile, MissingData, OSError, ValidationError, KeyError, TypeError) as reason:
                 self._problems.append(f"the failure of {path} is left out: {reason}")
 
     def failed_trials(self, studies: Iterable[tuple[GlueStudy, Labels]], recorded: set[str]) -> Iterator[Facts]:

@@ -14,7 +14,7 @@ from ablations.rates import Optimum, RateCurve, best_variant, shared_rate
 from ablations.scales import Scale
 from neobert.recipe import Pretraining
 from reports.facts import weights_up_to
-from reports.frames import Frames, select_group, split_repeats
+from reports.frames import Frames, select_group
 
 
 @dataclass(frozen=True)
@@ -62,13 +62,10 @@ def find_sweeps(frames: Frames, recipes: Mapping[str, Pretraining], scale: Scale
 
 
 def _of_one_version(runs: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
-    """Return the runs on the most common data and numerics, one per rate and seed, and a sentence for each run left
-    out."""
+    """Return the runs on the most common data and numerics, and a sentence for each run left out."""
     is_common = runs.version == (runs.version.mode().iloc[0] if len(runs) else "")
-    kept, repeats = split_repeats(runs[is_common].sort_values("id"), ["rate", "seed"])
     notes = [f"run {run} rests on other data or numerics and is left out" for run in sorted(runs.id[~is_common])]
-    notes += [f"run {each.id} repeats {each.kept} and is left out" for each in repeats.itertuples()]
-    return kept, tuple(notes)
+    return runs[is_common], tuple(notes)
 
 
 def _by_rate_and_seed(runs: pd.DataFrame, column: str) -> dict[float, dict[int, Any]]:

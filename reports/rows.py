@@ -31,7 +31,6 @@ from reports.frames import (
     grid_key,
     select_group,
     split_by_version,
-    split_repeats,
     why_of_another,
 )
 from reports.rates import PilotSweep, find_sweeps
@@ -44,10 +43,6 @@ from reports.scores import (
     flat_mean,
     prefer_searches,
 )
-from reports.tables import frame_of
-
-CHECKPOINT = ["name", "stage"]
-"""Columns that identify a checkpoint of a variant."""
 
 
 @dataclass(frozen=True)
@@ -216,11 +211,22 @@ def _other_tasks(trials: pd.DataFrame) -> list[str]:
     return [f"{count} trial(s) on {task_title(task)}, which is not among the ladder's TASKS" for task, count in counts]
 
 
+@dataclass(frozen=True)
+class _Checkpoint:
+    """A checkpoint that a variant evaluates: its row without cells, the grids that were begun on its runs, the trials
+    that count for these, and the searches on its runs."""
+
+    row: ScoreRow
+    begun: pd.DataFrame
+    counted: pd.DataFrame
+    searches: Sequence[Tried]
+
+
 class _Join:
     """Runs, grids, searches and trials, joined to the checkpoints of variants.
 
-    A plan is a fine-tuning protocol with a grid. Trials that transfer must start from a grid of the same plan; those of
-    a smaller grid do not count as a start of a larger one.
+    Trials that transfer must start from a grid of the same protocol and points; those of a smaller grid do not count as
+    a start of a larger one.
     """
 
     def __init__(
@@ -231,53 +237,63 @@ class _Join:
         runs: pd.DataFrame,
         trials: pd.DataFrame,
     ) -> None:
-        self._frames, self._ladder, self._variants, self._recipes = frames, frames.ladder, variants, recipes
+        self._frames, self._ladder, self._recipes = frames, frames.ladder, recipes
         self._runs, twins = _without_twins(runs, trials)
-        self._trials = trials[~trials.run.isin(set(twins))]
-        known = self._runs[["id", "recipe", "stage", "seed"]].merge(self._checkpoints(), on=["recipe", "stage"])
-        own = known[known.is_evaluated.astype(bool)].rename(columns={"id": "run", "seed": "run_seed"})
-        self._own = own[[*CHECKPOINT, "plan", "run", "run_seed"]]
-        self._grids, fitting = self._of_plans()
-        self._begun = self._own.merge(self._grids, left_on=["plan", "run"], right_on=["plan", "weights"])
-        started = self._own.merge(self._begun[CHECKPOINT].drop_duplicates(), on=CHECKPOINT)
-        self._counted = started.merge(fitting, on=["plan", "run"])
-        self._searches = [
-            (name, stage, tried)
-            for tried in frames.searches.values()
-            for name, stage in own.loc[own.run == tried.study.weights, CHECKPOINT].itertuples(index=False)
-            if _is_under(self._ladder, tried.study, recipes[name])
-        ]
-        strange = self._runs[~self._runs.id.isin(set(known.id))]
-        self.left_out = [*twins.values(), *self._strange_runs(strange), *self._lost_trials(strange, set(runs.id))]
-
-    def _checkpoints(self) -> pd.DataFrame:
-        """Return a line for each stage of each variant, with the recipe up to it."""
-        lines = []
-        for name, recipe in self._recipes.items():
+        self._trials = _with_seeds(trials[~trials.run.isin(set(twins))], "run", runs)
+        self._checkpoints: dict[tuple[str, int | None], _Checkpoint] = {}
+        known: set[str] = set()
+        for name, recipe in recipes.items():
             last = len(recipe.pretraining.stages) - 1
             for stage in range(last + 1):
                 weights = weights_up_to(recipe.pretraining, stage).model_dump_json()
-                is_evaluated = stage == last or recipe.checkpoints == "every_stage"
-                lines.append((name, stage, _plan_of(recipe), weights, is_evaluated))
-        return frame_of(lines, (*CHECKPOINT, "plan", "recipe", "is_evaluated"))
+                own = self._runs[(self._runs.recipe == weights) & (self._runs.stage == stage)]
+                known.update(own.id)
+                if stage == last or recipe.checkpoints == "every_stage":
+                    self._checkpoints[name, stage] = self._checkpoint(variants[name], stage, own)
+        strange = self._runs[~self._runs.id.isin(known)]
+        self.rows = [each.row for each in self._checkpoints.values()]
+        self.left_out = [*twins.values(), *self._strange_runs(strange), *self._lost_trials(strange, set(runs.id))]
 
-    def _of_plans(self) -> tuple[pd.DataFrame, pd.DataFrame]:
-        """Return the grids and the trials of each plan."""
-        of_plans: list[tuple[pd.DataFrame, pd.DataFrame]] = []
-        grids, trials = self._frames.studies, self._trials[_is_declared(self._ladder, self._trials)]
-        for plan, recipe in {_plan_of(recipe): recipe for recipe in self._recipes.values()}.items():
-            protocols = {
-                (name, transfers): protocol_on(task, recipe.finetuning, transfers=transfers).model_dump_json()
-                for name, task in self._ladder.tasks.items()
-                for transfers in (False, True)
-            }
-            points = recipe.grid.points()
-            own = grids[(grids.grid == grid_key(points)) & _has_protocol(grids, protocols)]
-            starts_right = trials.start.isna() | trials.start.isin(set(own.id))
-            fitting = trials[_has_protocol(trials, protocols) & trials.point.isin(points) & starts_right]
-            of_plans.append((own.assign(plan=plan), fitting.assign(plan=plan)))
-        every_grid, every_trial = zip(*of_plans, strict=True)
-        return pd.concat(every_grid), pd.concat(every_trial)
+    def _checkpoint(self, variant: Variant, stage: int, runs: pd.DataFrame) -> _Checkpoint:
+        recipe, ids, frames = self._recipes[variant.name], set(runs.id), self._frames
+        heldout, answers = frames.heldout, frames.readouts_of("blimp")
+        row = ScoreRow(
+            name=variant.name,
+            label=_label(self._ladder, variant, recipe.pretraining.stages[stage].context),
+            source=variant.source,
+            variant=variant,
+            stage=stage,
+            runs=runs,
+            heldout=heldout[heldout.run.isin(ids)],
+            answers=answers[answers.run.isin(ids)],
+            scaled_recipe=recipe,
+        )
+        begun = self._begun(recipe, runs)
+        trials = self._trials[self._trials.run.isin(ids if len(begun) else ())]
+        starts_right = trials.start.isna() | trials.start.isin(set(begun.id))
+        fits = self._has_protocol(trials, recipe) & trials.point.isin(recipe.grid.points()) & starts_right
+        searches = [
+            tried
+            for tried in frames.searches.values()
+            if tried.study.weights in ids and _is_under(self._ladder, tried.study, recipe)
+        ]
+        return _Checkpoint(row, begun, trials[fits & _is_declared(self._ladder, trials)], searches)
+
+    def _begun(self, recipe: Recipe, runs: pd.DataFrame) -> pd.DataFrame:
+        """Return the grids of a recipe's protocol and points that were begun on runs."""
+        studies = self._frames.studies
+        grids = studies[studies.weights.isin(set(runs.id)) & (studies.grid == grid_key(recipe.grid.points()))]
+        return _with_seeds(grids[self._has_protocol(grids, recipe)], "weights", runs)
+
+    def _has_protocol(self, frame: pd.DataFrame, recipe: Recipe) -> pd.Series:
+        """Whether each study or trial has a recipe's protocol for its task, with or without transfer."""
+        protocols = {
+            (name, transfers): protocol_on(task, recipe.finetuning, transfers=transfers).model_dump_json()
+            for name, task in self._ladder.tasks.items()
+            for transfers in (False, True)
+        }
+        wanted = [protocols.get((task, start is not None)) for task, start in zip(frame.task, frame.start, strict=True)]
+        return frame.protocol == pd.Series(wanted, index=frame.index, dtype=object)
 
     def _strange_runs(self, runs: pd.DataFrame) -> list[str]:
         """Return sentences about runs that match no variant."""
@@ -291,7 +307,9 @@ class _Join:
 
     def _lost_trials(self, strange: pd.DataFrame, known: set[str]) -> list[str]:
         """Return sentences about trials that match no variant, but for those on runs of another ladder."""
-        counted = set(self._counted.id).union(*(tried.trials for _, _, tried in self._searches))
+        counted = set[str]()
+        for each in self._checkpoints.values():
+            counted = counted.union(each.counted.id, *(tried.trials for tried in each.searches))
         of_others = set(strange.id[strange.ladder != self._ladder.name])
         lost = self._trials[~self._trials.id.isin(counted) & ~self._trials.run.isin(of_others)]
         told = []
@@ -300,67 +318,25 @@ class _Join:
             told.append(f"{len(own)} trial(s) on pre-training run {run} {why}: {name_first(sorted(own.id))}")
         return told
 
-    @cached_property
-    def rows(self) -> list[ScoreRow]:
-        """A row, without cells, for each checkpoint that a variant evaluates."""
-        checkpoints = self._checkpoints()
-        return [self._row(*each) for each in checkpoints[CHECKPOINT][checkpoints.is_evaluated].itertuples(index=False)]
-
-    def _row(self, name: str, stage: int) -> ScoreRow:
-        recipe, variant = self._recipes[name], self._variants[name]
-        ids = set(_of(self._own, name, stage).run)
-        runs = self._runs[self._runs.id.isin(ids)]
-        heldout, answers = self._frames.heldout, self._frames.readouts_of("blimp")
-        return ScoreRow(
-            name=name,
-            label=_label(self._ladder, variant, recipe.pretraining.stages[stage].context),
-            source=variant.source,
-            variant=variant,
-            stage=stage,
-            runs=runs,
-            heldout=heldout[heldout.run.isin(ids)],
-            answers=answers[answers.run.isin(ids)],
-            scaled_recipe=recipe,
-        )
-
-    def _searches_of(self, name: str, stage: int | None) -> list[Tried]:
-        return [tried for *checkpoint, tried in self._searches if checkpoint == [name, stage]]
-
     def has_own_records(self, row: ScoreRow) -> bool:
         """Whether an alternative has records that no variant of the ladder shows already."""
         others = [self._recipes[name] for name in self._ladder.steps]
-        twins = [_plan_of(other) for other in others if other.pretraining == row.recipe.pretraining]
-        own = set(_of(self._begun, row.name, row.stage).id) - set(self._grids.id[self._grids.plan.isin(twins)])
+        twins = [other for other in others if other.pretraining == row.recipe.pretraining]
+        own = set(self._begun(row.recipe, row.runs).id).difference(*(self._begun(each, row.runs).id for each in twins))
         return row.recipe not in others and bool(own or (not twins and row.losses))
 
     def with_scores(self, row: ScoreRow) -> ScoreRow:
         """Return a row with its cells."""
-        trials = _with_seeds(_of(self._counted, row.name, row.stage))
-        cells, notes = count_trials(self._ladder, trials, row.recipe.grid.points())
-        graded = replace(
-            row,
-            cells=cells,
-            notes=tuple(notes),
-            nested=_nested(_of(self._begun, row.name, row.stage), self._ladder.glue_tasks),
-        )
-        on_runs = self._trials.merge(_of(self._own, row.name, row.stage)[["run", "run_seed"]], on="run")
-        return _with_searches(graded, on_runs, self._searches_of(row.name, row.stage))
-
-
-def _of(frame: pd.DataFrame, name: str, stage: int | None) -> pd.DataFrame:
-    return frame[(frame.name == name) & (frame.stage == stage)]
-
-
-def _plan_of(recipe: Recipe) -> str:
-    return f"{recipe.finetuning.model_dump_json()} {recipe.grid.model_dump_json()}"
+        own = self._checkpoints[row.name, row.stage]
+        cells, notes = count_trials(self._ladder, own.counted, row.recipe.grid.points())
+        nested = _nested(own.begun, self._ladder.glue_tasks)
+        on_runs = self._trials[self._trials.run.isin(set(row.runs.id))]
+        return _with_searches(replace(row, cells=cells, notes=tuple(notes), nested=nested), on_runs, own.searches)
 
 
 def _without_twins(runs: pd.DataFrame, trials: pd.DataFrame) -> tuple[pd.DataFrame, dict[str, str]]:
-    """Return the runs that count, and a sentence for each of the others by its id.
-
-    Of a recipe, the runs on the data and numerics with most trials (then most runs) count; of runs that differ only in
-    the run they continue, the one with most trials.
-    """
+    """Return the runs that count, and a sentence for each of the others by its id: of a recipe, the runs on the data
+    and numerics with most trials (then most runs) count."""
     twins = {}
     runs = runs.assign(trials=runs.id.map(trials.run.value_counts()).fillna(0).astype(int))
     is_counted, version = split_by_version(runs, ("recipe", "stage"), runs.trials)
@@ -368,12 +344,6 @@ def _without_twins(runs: pd.DataFrame, trials: pd.DataFrame) -> tuple[pd.DataFra
         twins[run.id] = (
             f"run {run.id} (seed {run.seed}) rests on other data or numerics than most runs of its recipe "
             f"({describe_difference(run.version, run.kept)}): it and its {run.trials} trial(s) are left out"
-        )
-    order = runs[is_counted].sort_values(["trials", "id"], ascending=[False, True])
-    for run in split_repeats(order, ["recipe", "stage", "seed"])[1].itertuples():
-        twins[run.id] = (
-            f"run {run.id} has the recipe and seed of run {run.kept}, which has more trials: it and its "
-            f"{run.trials} trial(s) are left out"
         )
     return runs[~runs.id.isin(set(twins))], twins
 
@@ -384,12 +354,6 @@ def _is_under(ladder: Ladder, study: GlueStudy, recipe: Recipe) -> bool:
     if task is None or (study.own_task is not None and canonical(study.own_task) != canonical(task)):
         return False
     return study.protocol == protocol_on(task, recipe.finetuning, transfers=transfers)
-
-
-def _has_protocol(frame: pd.DataFrame, protocols: Mapping[tuple[str, bool], str]) -> pd.Series:
-    """Whether each study or trial has the variant's protocol for its task, with or without transfer."""
-    wanted = [protocols.get((task, start is not None)) for task, start in zip(frame.task, frame.start, strict=True)]
-    return frame.protocol == pd.Series(wanted, index=frame.index, dtype=object)
 
 
 def _is_declared(ladder: Ladder, trials: pd.DataFrame) -> pd.Series:
@@ -407,9 +371,11 @@ def _label(ladder: Ladder, variant: Variant, context: int) -> str:
     return f"{variant.name} ({context} tokens)" if variant.recipe.checkpoints == "every_stage" else variant.name
 
 
-def _with_seeds(trials: pd.DataFrame) -> pd.DataFrame:
-    """Add the `seeds` of trials, of which `run_seed` is that of pre-training."""
-    return trials.assign(seeds=[Seeds(*pair) for pair in zip(trials.run_seed, trials.seed, strict=True)])
+def _with_seeds(frame: pd.DataFrame, column: str, runs: pd.DataFrame) -> pd.DataFrame:
+    """Add the `seeds` of trials or studies: that of the run in a column (0 for one without a record), and their own."""
+    of_runs = dict(zip(runs.id, runs.seed, strict=True))
+    pairs = zip(frame[column], frame.seed, strict=True)
+    return frame.assign(seeds=[Seeds(of_runs.get(run, 0), seed) for run, seed in pairs])
 
 
 def _nested(grids: pd.DataFrame, tasks: Sequence[str]) -> Estimate | None:
@@ -417,7 +383,7 @@ def _nested(grids: pd.DataFrame, tasks: Sequence[str]) -> Estimate | None:
     by_task: dict[str, dict[Seeds, float]] = {task: {} for task in tasks}
     own = grids[grids.nested.notna() & grids.task.isin(list(tasks))]
     # a study that starts from MNLI replaces one from pre-training
-    for study in _with_seeds(own).sort_values(["start", "id"], na_position="first").itertuples():
+    for study in own.sort_values(["start", "id"], na_position="first").itertuples():
         by_task[study.task][study.seeds] = POINTS_OF_SCORE * study.nested
     return flat_mean([Estimate(values) if values else None for values in by_task.values()])
 
@@ -426,14 +392,14 @@ def _with_searches(row: ScoreRow, trials: pd.DataFrame, searches: Sequence[Tried
     """Return a row with the scores of searches where it has none of a whole grid."""
     if not searches:
         return row
-    cells, notes = prefer_searches(row.cells, _with_seeds(trials), searches)
+    cells, notes = prefer_searches(row.cells, trials, searches)
     return replace(row, cells=cells, notes=(*row.notes, *notes))
 
 
 def _external_rows(frames: Frames, trials: pd.DataFrame) -> list[ScoreRow]:
     """Return a row per external model with trials, sorted by name, on the largest grid begun on it. Models with the
     same name and different bytes are distinguished by id."""
-    trials, studies = trials.assign(run_seed=0), frames.studies
+    trials, studies = _with_seeds(trials, "run", frames.runs.iloc[:0]), frames.studies
     names = trials.groupby("run").model.first()
     rows = []
     for model_id, own in trials.groupby("run"):
@@ -444,7 +410,7 @@ def _external_rows(frames: Frames, trials: pd.DataFrame) -> list[ScoreRow]:
         grid = max(studies.points[studies.weights == model_id], key=len, default=recorded)
         on_others = set(studies.id[studies.grid != grid_key(grid)])
         fitting = own[own.point.isin(grid) & ~own.start.isin(on_others)]
-        cells, notes = count_trials(frames.ladder, _with_seeds(fitting), grid)
+        cells, notes = count_trials(frames.ladder, fitting, grid)
         row = ScoreRow(
             name=name,
             label=name,

@@ -122,16 +122,14 @@ def table3(study: Study) -> Table:
     standard deviation over seeds."""
     paper, ours = published.table3(study.ladder), study.table_rows
     corpora = sorted(set[str]().union(*(row.losses for row in ours)))
-    is_complete = all(row.average is not None for row in study.rows if row.scored_tasks)
-    shared = () if is_complete else study.shared_tasks
-    texts = [*map(_published_cells, paper), *(_cells(row, shared, corpora) for row in ours)]
-    values = [*map(_published_facts, paper), *(_facts(row, shared, corpora) for row in ours)]
+    texts = [*map(_published_cells, paper), *(_cells(row, corpora) for row in ours)]
+    values = [*map(_published_facts, paper), *(_facts(row, corpora) for row in ours)]
     return Table(
         title=f"Table 3: GLUE development scores ({study.where})",
         shown=pd.DataFrame(texts, columns=list(texts[-1]), dtype=object).fillna(""),
         facts=pd.DataFrame(values, columns=list(values[-1]), dtype=object),
         alignment="ll" + "r" * (len(texts[-1]) - 2),
-        notes=(*_legend(study, ours, shared, corpora), *remarks(study)),
+        notes=(*_legend(study, ours, corpora), *remarks(study)),
         rules=frozenset({len(paper), len(paper) + len(ours) - len(study.external)} - {len(texts)}),
     )
 
@@ -153,7 +151,7 @@ def _published_facts(row: published.PublishedScores) -> dict[str, str]:
     }
 
 
-def _cells(row: ScoreRow, shared: tuple[str, ...], corpora: Sequence[str]) -> dict[str, str]:
+def _cells(row: ScoreRow, corpora: Sequence[str]) -> dict[str, str]:
     averages = {
         "Average": print_estimate(row.average),
         "Nested": print_estimate(row.nested),
@@ -167,12 +165,11 @@ def _cells(row: ScoreRow, shared: tuple[str, ...], corpora: Sequence[str]) -> di
             for task, own in row.cells.items()
         },
         **(averages if row.glue else {}),
-        **({f"Mean of {len(shared)} shared": print_estimate(row.mean_over(shared))} if shared else {}),
         **{f"Loss ({corpus})": print_estimate(row.losses.get(corpus), 3) for corpus in corpora},
     }
 
 
-def _legend(study: Study, ours: Sequence[ScoreRow], shared: tuple[str, ...], corpora: Sequence[str]) -> list[str]:
+def _legend(study: Study, ours: Sequence[ScoreRow], corpora: Sequence[str]) -> list[str]:
     tasks = study.ladder.glue_tasks
     all_tasks = "all eight tasks" if len(tasks) == len(TASKS) else ", ".join(map(task_title, tasks))
     lines = ["Rows of the paper are as printed there; rows of this study come from records alone."]
@@ -188,17 +185,14 @@ def _legend(study: Study, ours: Sequence[ScoreRow], shared: tuple[str, ...], cor
         )
     if any(row.is_of_incomplete_grid for row in ours):
         lines.append(INCOMPLETE)
-    if shared:
-        titles = ", ".join(map(task_title, shared))
-        lines.append(f"Mean of {len(shared)} shared: over the tasks that all scored rows have ({titles}); no average.")
     if corpora:
         lines.append("Loss: held-out MLM loss in nats per token; not comparable between tokenizers or corpora.")
     return lines
 
 
-def _facts(row: ScoreRow, shared: tuple[str, ...], corpora: Sequence[str]) -> dict[str, Any]:
+def _facts(row: ScoreRow, corpora: Sequence[str]) -> dict[str, Any]:
     """Return every number, with the chosen points, the spread and the ids of its records, also of own tasks."""
-    average, shared_mean, cells = row.average, row.mean_over(shared), row.cells.items()
+    average, cells = row.average, row.cells.items()
     return {
         "source": THIS_STUDY,
         "model": row.label,
@@ -211,8 +205,6 @@ def _facts(row: ScoreRow, shared: tuple[str, ...], corpora: Sequence[str]) -> di
         "nested": row.nested and row.nested.mean,
         "nested_sd": row.nested and row.nested.spread,
         "seeds": " ".join(map(str, average.by_seeds)) if average else "",
-        "shared_mean": shared_mean and shared_mean.mean,
-        "shared_tasks": " ".join(shared),
         **{f"{task}_sd": cell.score and cell.score.spread for task, cell in cells},
         **{f"{task}_point": point_name(cell.point) if cell.point else "" for task, cell in cells},
         **{f"heldout_loss_{corpus}": row.losses[corpus].mean if corpus in row.losses else None for corpus in corpora},

@@ -1,7 +1,7 @@
 """Speed over sequence lengths: Figure 3 and Table 9, next to the paper's. It is measured per machine, not per study."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
@@ -18,7 +18,7 @@ from reports.figures.drawing import (
     use_logarithmic_axis,
 )
 from reports.frames import split_repeats
-from reports.tables import DASH, PAPER, THIS_STUDY, Table, frame_of, with_deviation
+from reports.tables import PAPER, THIS_STUDY, Table, frame_of, with_deviation
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -26,12 +26,10 @@ if TYPE_CHECKING:
 FOLDER = "throughput"
 PAPER_DEVICE = "one A100"
 THOUSAND = 1000.0
-
+TITLES = {"figure3": "Figure 3, throughput", "table9": "Table 9, throughput"}
 
 Lines = Mapping[tuple[str, str, str], pd.DataFrame]
 """Results by (model, device, precision): the newest row of each length."""
-Speeds = Mapping[int, tuple[float, float]]
-"""Thousands of tokens per second and their spread, by length."""
 
 
 def throughput_lines(results: pd.DataFrame) -> tuple[Lines, list[str]]:
@@ -51,15 +49,20 @@ FACTS = (
 
 def table9(ladder: Ladder, lines: Lines) -> Table:
     """Return a table of thousands of tokens per second by length; the CSV file has tokens per second."""
-    lengths, paper = _lengths(ladder, lines), published.table9(ladder)
-    rows = [
-        *((PAPER, model, PAPER_DEVICE, "", *_print_speeds(_printed(own), lengths)) for model, own in paper.items()),
-        *((THIS_STUDY, *names, *_print_speeds(_measured(own), lengths)) for names, own in lines.items()),
-    ]
+    paper = published.table9(ladder)
+    lengths, rows, facts = _lengths(ladder, lines), [], []
+    for *names, own in (
+        *((PAPER, model, PAPER_DEVICE, "", own) for model, own in paper.items()),
+        *((THIS_STUDY, *names, own.rename(columns={"id": "records"})) for names, own in lines.items()),
+    ):
+        at_lengths = zip(own.tokens_per_second / THOUSAND, own.spread / THOUSAND, strict=True)
+        speeds = dict(zip(own.sequence_tokens, at_lengths, strict=True))
+        rows.append([*names, *(with_deviation(*speeds.get(length, (None, None))) for length in lengths)])
+        facts += [[*names, *values] for values in own.reindex(columns=FACTS[4:]).itertuples(index=False)]
     return Table(
         title="Table 9: throughput, in thousands of tokens per second",
         shown=frame_of(rows, ("Source", "Model", "Device", "Precision", *(f"{length:,}" for length in lengths))),
-        facts=frame_of(list(_facts(ladder, lines)), FACTS),
+        facts=frame_of(facts, FACTS),
         alignment="llll" + "r" * len(lengths),
         notes=(
             "By sequence length in tokens; ours are medians of real tokens after warm-up at the best batch size found, "
@@ -79,33 +82,8 @@ def throughput_files(ladder: Ladder, lines: Lines) -> dict[str, bytes]:
 
 
 def _lengths(ladder: Ladder, lines: Lines) -> list[int]:
-    lengths = {length for own in lines.values() for length in own.sequence_tokens}
-    return sorted(lengths.union(published.read(ladder, "table9").sequence_tokens))
-
-
-def _printed(rows: pd.DataFrame) -> Speeds:
-    spreads = zip(rows.thousand_tokens_per_second, rows.spread, strict=True)
-    return dict(zip(rows.sequence_tokens, spreads, strict=True))
-
-
-def _measured(rows: pd.DataFrame) -> Speeds:
-    spreads = zip(rows.tokens_per_second / THOUSAND, rows.spread / THOUSAND, strict=True)
-    return dict(zip(rows.sequence_tokens, spreads, strict=True))
-
-
-def _print_speeds(speeds: Speeds, lengths: Sequence[int]) -> list[str]:
-    return [with_deviation(*speeds[length]) if length in speeds else DASH for length in lengths]
-
-
-def _facts(ladder: Ladder, lines: Lines) -> Iterator[list[Any]]:
-    for each in published.read(ladder, "table9").itertuples():
-        about = PAPER, each.model, PAPER_DEVICE, "", each.sequence_tokens, None
-        numbers = each.thousand_tokens_per_second * THOUSAND, each.spread * THOUSAND
-        yield [*about, *numbers, *[None] * 3, each.source, ""]
-    for names, rows in lines.items():
-        for each in rows.itertuples():
-            own = each.tokens_per_second, each.spread, each.parameters, each.steps, each.date
-            yield [THIS_STUDY, *names, each.sequence_tokens, each.batch_size, *own, "", each.id]
+    every_line = *published.table9(ladder).values(), *lines.values()
+    return sorted({length for own in every_line for length in own.sequence_tokens})
 
 
 def _draw(ladder: Ladder, lines: Lines) -> "Figure":
@@ -115,7 +93,7 @@ def _draw(ladder: Ladder, lines: Lines) -> "Figure":
         axes.plot(lengths, values, color=DISCARDED, ls="--", lw=0.9, marker=".", ms=3, zorder=2)
         axes.annotate(model, (max(lengths), values[-1]), fontsize=5, color=PAPER_INK)
     for index, ((model, device, precision), own) in enumerate(lines.items()):
-        medians, spreads = zip(*_measured(own).values(), strict=True)
+        medians, spreads = own.tokens_per_second / THOUSAND, own.spread / THOUSAND
         style = line_style(index) | {"label": f"{model}, {precision}, {device}", "capsize": 2, "zorder": 3}
         axes.errorbar(list(own.sequence_tokens), medians, spreads, **style)
     axes.set_xscale("log", base=2)

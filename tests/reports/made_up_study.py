@@ -257,8 +257,7 @@ class MadeUpStudy:
                 rate = 60_000 - 300 * self.level(name) + noise.gauss(0, 1500)
                 tokens = run.recipe.stages[-1].tokens_per_step
                 seconds = tokens / rate
-                row = {"step": step, "loss": loss, "real_tokens": tokens, "seconds": seconds}
-                rows.append(row | {"phase_seconds": {"forward": seconds / 3, "backward": 2 * seconds / 3}})
+                rows.append({"step": step, "loss": loss, "real_tokens": tokens, "seconds": seconds})
             rows.append({"step": steps, "heldout_loss": 6 - self.level(name) / 20})
             path = Layout(self.root).pretraining(run.id) / "metrics.jsonl"
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -7,14 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from ablations.loading import papers
 from neobert.kinds.glue import GlueStudy
 from neobert.recipe import Point
-from neobert.runs import collected
-from neobert.runs.collected import ARCHIVE, RunFiles, write_archive
+from neobert.runs.collected import ARCHIVE, RunFiles
 from neobert.runs.kinds import record_paths
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import SourceSpecification, read_run_file, write_run_file
@@ -156,33 +153,6 @@ def test_an_archive_gets_a_folder_of_its_own(
 # The archive
 
 
-NAMES = st.text("abcdef0123456789-ü", min_size=1, max_size=12)
-FILES = st.tuples(
-    st.one_of(
-        *(NAMES.map(f"{place}".format) for place in ("pretraining/{}/done.json", "ladders/{}.py", "glue/{}/x.json"))
-    ),
-    st.binary(max_size=50),
-)
-
-
-@given(st.lists(FILES, max_size=6))
-def test_what_is_written_is_read_again(
-    tmp_path_factory: pytest.TempPathFactory, files: list[tuple[str, bytes]]
-) -> None:
-    root = tmp_path_factory.mktemp("any")
-    write_archive(root, dict(files))
-    assert files_of(root) == dict(files)
-
-
-def test_an_archive_is_unpacked_once_and_again_when_it_changes(copied: Path, tmp_path: Path) -> None:
-    first = RunFiles(copied)
-    assert RunFiles(copied).root == first.root and contents(first.root) == files_of(copied)
-    write_archive(tmp_path, {"ladders/a.py": b"1"})
-    before = RunFiles(tmp_path)
-    write_archive(tmp_path, {"ladders/a.py": b"22"})
-    assert contents(RunFiles(tmp_path).root) == {"ladders/a.py": b"22"} != contents(before.root)
-
-
 @pytest.mark.parametrize("damage", ["cut", "flip", "empty", "text"])
 def test_a_damaged_archive_is_refused_in_one_sentence(
     copied: Path, tmp_path: Path, damage: str, capsys: pytest.CaptureFixture[str]
@@ -207,17 +177,3 @@ def test_a_hostile_archive_is_refused_and_writes_nothing(
     there = set(tmp_path.rglob("*"))
     assert collect.main(["--restore", str(tmp_path / "hostile"), "--runs", str(tmp_path / "back")]) == 3
     assert "would be extracted to" in capsys.readouterr().err and set(tmp_path.rglob("*")) == there
-
-
-def test_a_kill_while_an_archive_is_written_leaves_the_one_before(
-    copied: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_archive(tmp_path, {"ladders/a.py": b"1"})
-
-    def killed(path: Path, content: bytes) -> None:
-        raise OSError(5, "killed")
-
-    monkeypatch.setattr(collected, "replace_file", killed)
-    with pytest.raises(OSError, match="killed"):
-        write_archive(tmp_path, files_of(copied))
-    assert files_of(tmp_path) == {"ladders/a.py": b"1"}

@@ -88,21 +88,12 @@ def test_figure_says_what_it_is_and_what_is_missing(found: rows.Study) -> None:
         assert sentence in words
 
 
-def test_heldout_loss_stands_beside_every_bar(bars: Bars, found: rows.Study) -> None:
-    words = drawn(found)
-    for bar in bars.bars:
-        is_comparable = bar.row.has_records and bars.corpus in bar.row.losses
-        assert (bar.loss is not None) == is_comparable
-        if bar.loss is not None:
-            assert bar.loss == bar.row.losses[bars.corpus] and f"loss {bar.loss.mean:.3f}" in words
-    assert f"Loss: held-out MLM loss on {bars.corpus}" in words
-
-
 def test_losses_beside_bars_are_one_readout(study: MadeUpStudy) -> None:
     """M3 has other tokens, M9 reads longer rows: their losses are of something else."""
     study.measured = ("web", "wikibook")
     study.write(["M0", "M1", "M2", "M3", "M9"])
     bars = find_bars(study.read())
+    assert "Loss: held-out MLM loss on web" in drawn(study.read())
     assert bars.corpus == "web" and [bar.row.name for bar in bars.bars if bar.loss] == ["M0", "M1", "M2"]
 
 
@@ -200,15 +191,6 @@ def test_table_2_shows_both_scales_and_marks_discarded_variants(partial: MadeUpS
     assert any("another reading" in note for note in table.notes)
 
 
-def test_table_3_keeps_the_papers_rows_and_ours_apart(partial: MadeUpStudy) -> None:
-    rows = table3(partial.read()).rows
-    sources = [row[0] for row in rows]
-    assert sources == ["paper"] * 12 + ["this study"] * (len(rows) - 12)
-    assert {row[1] for row in rows if row[0] == "this study"} >= {"M0", "NeoBERT-96 (M10)", "NeoBERT-192 (M10)"}
-    missing = next(row for row in rows if row[1] == "M3")
-    assert set(missing[2:]) == {"—"}
-
-
 def test_table_5_has_the_chosen_points_beside_the_papers(partial: MadeUpStudy) -> None:
     rows = {(row[0], row[1]): row for row in partial.tables()["table5"].rows}
     assert rows["paper", "NeoBERT-1024"][2] == "16/6e-06/0.01" and rows["paper", "NeoBERT-4096"][7] == "2/1e-05/1e-05"
@@ -260,7 +242,7 @@ def test_same_records_give_the_same_bytes_whatever_the_process(study: MadeUpStud
     study.fail(of_task, of_task.points[0])
     for name in ("M0", "M1"):
         study.metrics(name)
-    (Layout(study.root).pretraining(study.runs("M2")[0].id) / "metrics.jsonl").write_text("[]\n")
+    (Layout(study.root).pretraining(study.runs("M2")[0].id) / "metrics.jsonl").write_text("3\n")
     (study.root / "glue" / "cola" / "torn.json").write_text("{")
     shuffled = tmp_path / "elsewhere" / study.root.name
     for path in sorted(study.root.rglob("*"), reverse=True):

@@ -1,7 +1,6 @@
 """Records of sweeps → curves, optima, figure and table; steps at own rates; pilot seeds in nothing else."""
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -20,7 +19,6 @@ from tests.reports.made_up_study import (
     EXECUTION,
     MadeUpStudy,
     by_place,
-    change_record,
     contents,
     copy,
     facts_of,
@@ -170,14 +168,6 @@ def test_figure_and_table_hold_every_point_and_the_page_shows_them(study: MadeUp
     folder = tmp_path / "out" / "smoke-synthetic"
     assert {path.name for path in folder.glob("rates.*")} >= {"rates.md", "rates.csv", "rates.pdf"}
     assert "Held-out loss by peak learning rate" in (tmp_path / "out" / "index.html").read_text()
-
-
-def test_a_run_that_repeats_a_rate_and_seed_is_named_with_the_one_that_counts(study: MadeUpStudy) -> None:
-    pilot(study, "M2", best=0.0)
-    first, twin = study.runs("M2", 1000)[0].id, "f" * 12
-    shutil.copytree(Layout(study.root).pretraining(first), Layout(study.root).pretraining(twin))
-    change_record(Layout(study.root).pretraining(twin) / "done.json", lambda record: record.update(id=twin))
-    assert study.read().sweeps["M2"].notes == (f"run {twin} repeats {first} and is left out",)
 
 
 def test_a_sweep_goes_by_the_loss_on_the_variants_own_corpus(study: MadeUpStudy) -> None:

@@ -95,17 +95,6 @@ def test_the_best_point_has_the_highest_mean_over_the_seeds_that_have_the_whole_
     assert any("seed 1 is unfinished" in note for note in row.notes) == (len(counted) < len(scores))
 
 
-def test_mean_over_shared_tasks_uses_only_tasks_that_every_scored_row_has(study: MadeUpStudy) -> None:
-    plant(study, "M0", {0: [0.4, 0.5]}, "cola")
-    plant(study, "M0", {0: [0.9, 0.8]}, "sst2")
-    plant(study, "M1", {0: [0.6, 0.3]}, "cola")
-    found = study.read()
-    assert found.shared_tasks == ("cola",)
-    shared = found.last_rows["M0"].mean_over(found.shared_tasks)
-    assert shared is not None and shared.mean == pytest.approx(50.0)
-    assert found.last_rows["M2"].mean_over(found.shared_tasks) is None
-
-
 def test_a_missing_task_is_named_with_its_reason_and_there_is_no_average(study: MadeUpStudy) -> None:
     study.without = {"mnli": "mnli has no train split here"}
     study.write(["M0"])

@@ -20,7 +20,7 @@ from reports.figures.figure1 import find_bars
 from reports.figures.glue_tables import table3, table5
 from reports.frames import read_frames
 from reports.remarks import searches_noted
-from reports.scores import Cell, point_name
+from reports.scores import Cell
 from tests.reports.extents import require_texts_fit
 from tests.reports.made_up_study import SAMPLED, SPACE, MadeUpStudy, by_place, copy, facts_of, figures, search_by
 from tests.reports.test_figures import drawn
@@ -139,15 +139,6 @@ def test_a_search_under_another_protocol_is_of_no_variant(study: MadeUpStudy) ->
     study.sample("M1", other, SAMPLED)
     assert cell_of(study).score is None
     assert any("match no variant's protocol, grid and study" in problem for problem in study.read().problems)
-
-
-def test_the_size_of_a_search_costs_a_reader_nothing(study: MadeUpStudy) -> None:
-    study.pretrain("M1")
-    endless = search_by("tpe").model_copy(update={"trials": 10**15})
-    search = study.sampled("M1", "cola", endless, SAMPLED)
-    assert read_frames(loading.papers(), study.root).searches[search.id].points == SAMPLED
-    cell = cell_of(study)
-    assert cell.point is not None and point_name(cell.point)
 
 
 def with_picture(study: MadeUpStudy, search: Search, points: tuple[Point, ...] = SAMPLED) -> rows.Study:

@@ -130,7 +130,7 @@ def test_no_path_of_the_machine_is_in_errors_and_models(
     assert said == [
         "OSError: no space left: x, y and bert",
         "DamagedFile: x is torn, see https://h.org/a/b or 1/2",
-        "cannot write file, 'sqlite://file'",
+        "cannot write file, 'sqlite:///file'",
     ]
     assert json.loads(copied["models/m/model.json"]) == {"folder": "bert", "name": "org/bert", "at": "my x"}
 
