@@ -225,9 +225,12 @@ class _Pair:
         is_alike = variant.tokens == parent.tokens and variant.context == parent.context
         unit, text = NATS if is_alike else BITS, corpus
         contexts = [{context for own, context in row.bits_per_byte if own == corpus} for row in self._rows]
+        texts = {text for row in self._rows for text in row.heldout.texts[row.heldout.corpus == corpus].dropna()}
         reason, losses = why_not_paired(variant, parent), []
         if reason:
             pass
+        elif len(texts) > 1:
+            reason = f"losses on different held-out texts of {corpus}"
         elif missing := [row.name for row in self._rows if not row.losses]:
             reason = f"{' and '.join(missing)}: no record"
         elif missing := [row.name for row in self._rows if corpus not in row.losses]:

@@ -10,6 +10,7 @@ from scipy import stats
 
 from ablations import loading
 from neobert.glue.tasks import TASKS
+from neobert.runs.layout import Layout
 from reports.differences import ADD_ONE, LADDER, LEAVE_ONE_OUT, MARGINS, ComparedStep, find_steps
 from tests.reports.made_up_study import MadeUpStudy, by_place, change_record, facts_of
 from tests.reports.measurements import answer, ask, embed
@@ -80,6 +81,19 @@ def test_every_number_of_the_table_is_that_of_scipy_on_the_records(tuned: MadeUp
         least, most = sorted(p_values)
         adjusted = {least: min(1, 2 * least), most: min(1, max(2 * least, most))}
         assert [float(row["p_holm"]) for row in own] == pytest.approx([adjusted[p] for p in p_values], abs=2e-6)
+
+
+def test_losses_on_other_texts_are_not_compared(study: MadeUpStudy) -> None:
+    learn(study, {"M0": 52.0, "M1": 57.0}, seeds=2)
+    (run,) = study.runs("M1", 1)
+
+    def other(record: dict[str, list[dict[str, str]]]) -> None:
+        for score in record["scores"]["heldout"]:  # type: ignore[call-overload]
+            score["texts"] = "ffffffffffff"
+
+    change_record(Layout(study.root).pretraining(run.id) / "done.json", other)
+    step = steps_of(study)[LADDER, "M1 − M0", "held-out loss on wikibook"]
+    assert not step.difference.by_seed and step.reason == "losses on different held-out texts of wikibook"
 
 
 def test_a_step_is_in_the_loss_on_the_corpus_that_its_variant_was_trained_on(study: MadeUpStudy) -> None:
