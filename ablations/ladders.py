@@ -53,8 +53,6 @@ class Ladder:
     code: bytes = b""
     published: Path | None = None
     printed_as: Mapping[str, str] = field(default_factory=dict)
-    published_as = "the paper"
-    published_source = "paper"
 
     @property
     def name(self) -> str:
