@@ -254,10 +254,3 @@ def test_runs_share_encoded_pairs_unless_these_are_told_something_else() -> None
     run = tiny_contrastive("abc")
     told = run.sets[0].model_copy(update={"instruction": "other"})
     assert run.pairs_id(run.sets[0]) == tiny_contrastive("abd", seed=1).pairs_id(run.sets[0]) != run.pairs_id(told)
-
-
-def test_impossible_protocols_are_refused() -> None:
-    with pytest.raises(ValueError, match="texts_per_step 3 holds no two pairs"):
-        tiny_protocol(texts_per_step=3)
-    with pytest.raises(ValueError, match="needs data sets, each once"):
-        tiny_contrastive("abc", ()).model_validate({**tiny_contrastive("abc").model_dump(), "sets": ()})
