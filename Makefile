@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 RUNS ?= runs
 SMOKE_RUNS ?= reports/out/smoke-runs
-IN_PARALLEL := -n $$(($$(getconf _NPROCESSORS_ONLN) + 1)) --maxprocesses 9 --dist loadfile --no-loadscope-reorder
+IN_PARALLEL := -n $$((2 * $$(getconf _NPROCESSORS_ONLN))) --maxprocesses 9 --dist loadfile --no-loadscope-reorder
 IMPORTED_BY_TESTS := neobert.executors.glue, neobert.executors.pretraining, transformers.trainer, torch._inductor
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 # DeepSpeed installs in seconds as plain Python; nothing of it is compiled.
@@ -21,7 +21,7 @@ demo: .venv/demo
 	@echo 'studies of Optuna: $(RUNS)/optuna.journal'
 	@echo 'Figure 1: reports/out/figure1.png'
 
-## environment and the tests; one process more than there are cores, as many tests wait for processes of their own
+## environment and the tests; two processes a core, as many tests wait for processes of their own
 test: environment
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(IN_PARALLEL)
 
