@@ -59,7 +59,7 @@ class Settings(BaseModel):
     def of(cls, module: ModuleType, given: str) -> Self:
         """Return the settings of a module. Raises ValueError if one has another type, or left."""
         if left := [name for name in RETIRED_SETTINGS if name in vars(module)]:
-            raise ValueError(f"{left[0]} is no setting any more: take it out, or see docs/own-ladder.md")
+            raise ValueError(f"{left[0]} is no setting any more: take it out; CHANGELOG.md says what is in its place")
         title = (module.__doc__ or "").strip().split("\n")[0].rstrip(".") or f"The ladder {Path(given).name}"
         declared = {name: vars(module)[name] for name in cls.model_fields if name in vars(module)}
         try:

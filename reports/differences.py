@@ -225,16 +225,9 @@ class _Pair:
         is_alike = variant.tokens == parent.tokens and variant.context == parent.context
         unit, text = NATS if is_alike else BITS, corpus
         contexts = [{context for own, context in row.bits_per_byte if own == corpus} for row in self._rows]
-        texts = {text for row in self._rows for text in row.heldout.texts[row.heldout.corpus == corpus].dropna()}
-        reason, losses = why_not_paired(variant, parent), []
+        reason, losses = why_not_paired(variant, parent) or self._why_no_losses(corpus), []
         if reason:
             pass
-        elif len(texts) > 1:
-            reason = f"losses on different held-out texts of {corpus}"
-        elif missing := [row.name for row in self._rows if not row.losses]:
-            reason = f"{' and '.join(missing)}: no record"
-        elif missing := [row.name for row in self._rows if corpus not in row.losses]:
-            reason = f"{' and '.join(missing)} was not measured on {corpus}"
         elif is_alike:
             losses = [row.losses[corpus] for row in self._rows]
         elif common := contexts[0] & contexts[1]:
@@ -247,6 +240,15 @@ class _Pair:
             return self._without_values(measure, text, reason)
         step, runs = self._subtract(measure, text, losses), pd.concat([row.runs for row in self._rows])
         return replace(step, ids=tuple(sorted(runs.id[runs.seed.isin(step.difference.ours)])))
+
+    def _why_no_losses(self, corpus: str) -> str:
+        """Return why the arms have no losses on the same held-out texts of a corpus; empty if they have."""
+        if missing := [row.name for row in self._rows if not row.losses]:
+            return f"{' and '.join(missing)}: no record"
+        if missing := [row.name for row in self._rows if corpus not in row.losses]:
+            return f"{' and '.join(missing)} was not measured on {corpus}"
+        texts = {text for row in self._rows for text in row.heldout.texts[row.heldout.corpus == corpus].dropna()}
+        return f"losses on different held-out texts of {corpus}" if len(texts) > 1 else ""
 
     def _in_embeddings(self, study: Study) -> Iterator[ComparedStep]:
         """Yield the steps in averages of a suite under a protocol, or in means of the tasks that both have."""
