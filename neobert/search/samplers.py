@@ -7,12 +7,12 @@ from typing import Any
 
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.exceptions import ExperimentalWarning
-from optuna.pruners import BasePruner, HyperbandPruner, MedianPruner, NopPruner, WilcoxonPruner
+from optuna.pruners import BasePruner, MedianPruner, NopPruner
 from optuna.samplers import BaseSampler, GPSampler, QMCSampler, RandomSampler, TPESampler
 from optuna.study import Study
 from optuna.trial import FrozenTrial
 
-from neobert.search.space import PrunerName, Range, SamplerName, Space
+from neobert.search.space import PrunerName, Range, SamplerName
 
 Params = Mapping[str, Any]
 """The parameters of a trial of Optuna, by name."""
@@ -94,24 +94,6 @@ def _distribution(axis: str, values: Range | tuple[float, ...]) -> BaseDistribut
     return FloatDistribution(values.low, values.high, log=values.log)
 
 
-def space_of(axes: Mapping[str, BaseDistribution]) -> Space:
-    """Return the space that distributions of Optuna describe, by the field of a point.
-
-    Raises ValueError if a field is missing or unknown, or cannot be so distributed.
-    """
-    return Space.model_validate({axis: _values(axis, distribution) for axis, distribution in axes.items()})
-
-
-def _values(axis: str, distribution: BaseDistribution) -> Range | tuple[Any, ...]:
-    if isinstance(distribution, CategoricalDistribution):
-        return tuple(distribution.choices)
-    if not isinstance(distribution, IntDistribution | FloatDistribution):
-        raise ValueError(f"{axis} is a {type(distribution).__name__}: give a distribution of optuna.distributions")
-    if distribution.step not in (None, 1):
-        raise ValueError(f"{axis} has steps of {distribution.step:g}: give its values in a CategoricalDistribution")
-    return Range(low=distribution.low, high=distribution.high, log=distribution.log)
-
-
 SAMPLERS: Mapping[str, Callable[[int], BaseSampler]] = {
     "random": lambda seed: RandomSampler(seed=seed),
     "tpe": lambda seed: TPESampler(seed=seed),
@@ -120,12 +102,7 @@ SAMPLERS: Mapping[str, Callable[[int], BaseSampler]] = {
 }
 PACKAGES: Mapping[SamplerName, tuple[str, ...]] = {"gp": ("torch", "scipy.stats"), "qmc": ("scipy.stats",)}
 """What samplers import when they are asked."""
-PRUNERS: Mapping[PrunerName, Callable[[int], BasePruner]] = {
-    "none": lambda last_step: NopPruner(),
-    "median": lambda last_step: MedianPruner(),
-    "hyperband": lambda last_step: HyperbandPruner(min_resource=1, max_resource=last_step),
-    "wilcoxon": lambda last_step: WilcoxonPruner(),
-}
+PRUNERS: Mapping[PrunerName, Callable[[], BasePruner]] = {"none": NopPruner, "median": MedianPruner}
 
 
 def import_for(name: SamplerName) -> None:
@@ -140,10 +117,3 @@ def sampler_named(name: SamplerName, number: int) -> BaseSampler:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ExperimentalWarning)
         return SAMPLERS[name](number)
-
-
-def pruner_named(name: PrunerName, last_step: int) -> BasePruner:
-    """Return the pruner for trials whose reports end at a step."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ExperimentalWarning)
-        return PRUNERS[name](last_step)

@@ -133,15 +133,15 @@ def test_what_a_run_measures_stays_unless_flags_change_it(slurm: FakeSlurm, runs
     assert execution.compile == "auto"
 
 
-def test_jobs_get_tracker_and_storage_without_the_environment_of_the_command(slurm: FakeSlurm, runs: Path) -> None:
+def test_jobs_get_the_tracker_without_the_environment_of_the_command(slurm: FakeSlurm, runs: Path) -> None:
     """As under `export=NONE` they inherit nothing."""
     submit(runs)
     finish_pretraining(slurm, runs)
     arguments = ["--task", "cola", "--variant", "M0", "--cluster", "slurm", "--runs", str(runs)]
-    assert glue_grid.main([*arguments, "--storage", "journal", "--track", "tensorboard"]) == 0
+    assert glue_grid.main([*arguments, "--track", "tensorboard"]) == 0
     text = slurm.submitted()[sent(runs)[-1].job]
-    assert "export NEOBERT_TRACK=tensorboard" in text and re.search("export NEOBERT_GRID_STORAGE=.*journal", text)
-    assert not {"NEOBERT_TRACK", "NEOBERT_GRID_STORAGE"} & os.environ.keys()
+    assert "export NEOBERT_TRACK=tensorboard" in text
+    assert "NEOBERT_TRACK" not in os.environ
 
 
 def test_launchers_of_the_same_second_submit_each_stage_once(slurm: FakeSlurm, runs: Path) -> None:
