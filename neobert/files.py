@@ -9,7 +9,6 @@ import re
 import shutil
 import stat
 import uuid
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
@@ -29,8 +28,7 @@ logger = logging.getLogger(__name__)
 TEMPORARY_MARK = ".tmp-"
 TEMPORARY_NAME = re.compile(re.escape(TEMPORARY_MARK) + "[0-9a-f]{12}")
 CHECKSUM = "crc32"
-CHECKSUM_TAIL = re.compile(rb'"crc32": "([0-9a-f]{8})"}$')
-STRING_TAIL = re.compile(rb'"[^"]*": "([^"]*)"}$')
+"""What lines of early versions end with."""
 
 ABSENT = (FileNotFoundError, NotADirectoryError)
 """System errors that say that a file is not there. Every other one (no permission, a file server that is away, too many
@@ -238,10 +236,8 @@ def refresh(folder: Path) -> None:
 
 
 def line_bytes(value: Mapping[str, Any]) -> bytes:
-    """Return a JSON line that ends with its own checksum, which `read_lines` checks and removes."""
-    assert CHECKSUM not in value, f"{CHECKSUM} is the name of the line's checksum"
-    head = json.dumps(value, sort_keys=True)[:-1] + (", " if value else "")
-    return f'{head}"{CHECKSUM}": "{zlib.crc32(head.encode()):08x}"}}\n'.encode()
+    """Return a JSON line."""
+    return f"{json.dumps(value, sort_keys=True)}\n".encode()
 
 
 def append_line(path: Path, value: Mapping[str, Any]) -> None:
@@ -278,8 +274,7 @@ def whole_lines(path: Path) -> list[Any]:
 
 
 def _lines(path: Path, keys: Sequence[str]) -> Iterator[Any | None]:
-    """Yield the value of each finished line; that of a damaged line is None. Lines of early versions have no
-    checksum."""
+    """Yield the value of each finished line; that of a damaged line is None."""
     try:
         content = path.read_bytes()
     except FileNotFoundError:
@@ -289,19 +284,13 @@ def _lines(path: Path, keys: Sequence[str]) -> Iterator[Any | None]:
 
 def line_value(line: bytes, keys: Sequence[str] = ()) -> Any | None:
     """Return the object of one JSON line, None if it is damaged or lacks one of `keys`."""
-    found, tail = CHECKSUM_TAIL.search(line), STRING_TAIL.search(line)
-    if found is not None and int(found[1], 16) != zlib.crc32(line[: found.start()]):
-        return None
-    if found is None and tail is not None and tail[1] == f"{zlib.crc32(line[: tail.start()]):08x}".encode():
-        return None  # the name of the checksum is damaged
     try:
         value = json.loads(line)
     except (ValueError, RecursionError):
         return None
     if not isinstance(value, dict) or not value.keys() >= set(keys):
         return None
-    if (found is None) != (value.pop(CHECKSUM, None) is None):
-        return None
+    value.pop(CHECKSUM, None)
     return value
 
 

@@ -3,7 +3,6 @@
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -25,13 +24,6 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tree
 
 
-@pytest.fixture(scope="module")
-def outcome(tree: Path) -> dict[str, Any]:
-    """What run.py prints at the end of pre-training and the new kind of work."""
-    (outcome,) = json.loads(python(tree, "ablations/run.py --variant M0 --stages pretrain norms --json"))
-    return dict(outcome)
-
-
 def python(tree: Path, arguments: str) -> str:
     """What a command of a copy prints."""
     said = shell(tree, f"{sys.executable} {arguments}")
@@ -39,8 +31,28 @@ def python(tree: Path, arguments: str) -> str:
     return said.stdout
 
 
-def test_a_kind_is_planned_run_listed_and_reported(tree: Path, outcome: dict[str, Any]) -> None:
-    (row,) = json.loads(python(tree, "ablations/run.py --variant M0 --stages pretrain norms --dry-run --json"))
+COMMANDS = """
+import json
+from contextlib import redirect_stdout
+from io import StringIO
+from ablations import run, status
+from reports import make_figures
+
+def said(main, words):
+    with redirect_stdout(StringIO()) as out:
+        assert main(words.split()) == 0
+    return json.loads(out.getvalue())
+
+flags = "--variant M0 --stages pretrain norms --json"
+found = said(run.main, flags), said(run.main, flags + " --dry-run"), said(status.main, "--json")
+make_figures.main(["--runs", "runs", "--out", "out"])
+print(json.dumps(found))
+"""
+
+
+def test_a_kind_is_planned_run_listed_and_reported(tree: Path) -> None:
+    *_, last = python(tree, f"-c '{COMMANDS}'").splitlines()
+    [outcome], [row], listed = json.loads(last)
     assert [(each["kind"], each["state"]) for each in row["stages"]] == [
         ("pretraining stage 1", "done"),
         ("norms", "done"),
@@ -48,9 +60,8 @@ def test_a_kind_is_planned_run_listed_and_reported(tree: Path, outcome: dict[str
     (path,) = (tree / "runs").glob("norms/*/done.json")
     record = json.loads(path.read_text())
     assert record["kind"] == "norms" and [record["id"]] == [each["id"] for each in outcome["norms"]]
-    rows = {each["kind"]: each for each in json.loads(python(tree, "ablations/status.py --json"))}
+    rows = {each["kind"]: each for each in listed}
     assert [rows["norms"][key] for key in ("state", "done", "total", "counted")] == ["done", 1, 1, "models"]
-    python(tree, "reports/make_figures.py --runs runs --out out")
     (table,) = (tree / "out").glob("*/norms.md")
     assert f"| {record['inputs']['pretraining']} | {record['scores']['rms']:.4f} |" in table.read_text()
 

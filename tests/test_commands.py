@@ -1,4 +1,4 @@
-"""Every command works without docstrings and asserts."""
+"""Every command works without docstrings and asserts, and all that print take --json."""
 
 import os
 import subprocess
@@ -32,3 +32,5 @@ def test_commands_work_without_docstrings_and_asserts() -> None:
     ended = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     *said, last = ended.stdout.split("ended 0\n")
     assert len(said) == len(given) and all(map(str.strip, said)) and not last, ended.stdout + ended.stderr
+    silent = [name for name, text in zip(COMMANDS, said, strict=False) if "--json" not in text]
+    assert silent == ["neobert.runs.worker"], "which jobs run"

@@ -5,8 +5,6 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from contextlib import suppress
-from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
 
@@ -60,36 +58,6 @@ def test_what_a_wheel_holds_builds_a_model_of_the_ladder(tmp_path: Path) -> None
         [sys.executable, "-c", code], cwd=tmp_path, check=False, capture_output=True, text=True, timeout=300
     )
     assert ended.stdout.strip() == str(tmp_path / "ablations" / "__init__.py"), ended.stderr
-
-
-def test_a_model_loads_with_four_packages_and_what_they_ask_for(tmp_path: Path) -> None:
-    """Beside the wheel: torch, transformers, pydantic and safetensors. Figures, frames and data are others' affair."""
-    for package in PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]:
-        (tmp_path / package).symlink_to(ROOT / package)
-    asked, left = dict[str, Distribution](), ["torch", "transformers", "pydantic", "safetensors"]
-    while left:
-        name = re.split(r"[^\w.-]", left.pop())[0].lower().replace("_", "-")
-        with suppress(PackageNotFoundError):  # those of other systems
-            if name not in asked:
-                asked[name] = distribution(name)
-                left += [each for each in asked[name].requires or () if "extra" not in each]
-    for each in asked.values():
-        for top in {file.parts[0] for file in each.files or ()} - {".."}:
-            if not (tmp_path / top).exists():
-                (tmp_path / top).symlink_to(str(each.locate_file(top)))
-    code = f"""
-import sys, torch
-sys.path.insert(0, {str(tmp_path)!r})
-from neobert.hub import NeoBERTConfig, NeoBERTModel
-small = {{"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 128}}
-NeoBERTModel(NeoBERTConfig(**small)).save_pretrained("model")
-NeoBERTModel.from_pretrained("model")(torch.ones(1, 4, dtype=torch.int64))
-print(NeoBERTModel.__module__)
-"""
-    words = [sys.executable, "-S", "-c", code]
-    ended = subprocess.run(words, cwd=tmp_path, check=False, capture_output=True, text=True, timeout=300)
-    assert ended.stdout.strip() == "neobert.hub.modeling", ended.stderr
-    assert not {"matplotlib", "pandas", "datasets", "pyarrow", "scipy", "scikit-learn"} & set(asked)
 
 
 def test_torch_of_the_extras_is_that_of_the_package() -> None:

@@ -50,32 +50,15 @@ def test_a_block_that_is_marked_runnable_runs(block: str, clone: Path) -> None:
     assert "Traceback" not in answer.stderr
 
 
-def with_m11(folder: Path) -> Path:
-    """A clone with the declaration of docs/adding.md where that page puts it."""
-    tree = fresh_clone(folder)
-    (declaration,) = blocks("adding.md", "the declaration")
-    ladder = tree / "ablations" / "ladder.py"
-    before, m10, after = ladder.read_text(encoding="utf-8").partition("\nM10 = M9.derive(")
-    line, rest = after.split("\n", 1)
-    ladder.write_text(f"{before}{m10}{line}\n{declaration}{rest}", encoding="utf-8")
-    return tree
-
-
 @needs_make
-def test_m11_is_one_declaration_that_trains_and_changes_no_other_id(tmp_path: Path) -> None:
-    tree = with_m11(tmp_path / "clone")
-    recorded = tree / "tests" / "golden" / "identities.json"
-    before = json.loads(recorded.read_text(encoding="utf-8"))
+def test_m11_is_one_declaration(clone: Path) -> None:
+    """Where docs/adding.md puts it."""
+    (declaration,) = blocks("adding.md", "the declaration")
+    line = 'M10 = M9.derive("M10", LARGER_GRID)\n'
+    edit(clone / "ablations" / "ladder.py", line, line + declaration)
     (commands,) = blocks("adding.md", "runnable with M11")
-    planning, training, recording = commands.splitlines()
-    answer = shell(tree, f"{ACTIVATION}\n{planning}\n{recording}")
+    answer = shell(clone, f"{ACTIVATION}\n{commands.splitlines()[0]}")
     assert answer.returncode == 0 and "feedforward: swiglu → geglu" in answer.stdout, answer.stderr
-    after = json.loads(recorded.read_text(encoding="utf-8"))
-    assert after.pop("M11") and after == before
-    shrink_smoke_scale(tree)
-    answer = shell(tree, f"{ACTIVATION}\n{training}")
-    assert answer.returncode == 0, answer.stderr
-    assert len(list((tree / "runs" / "pretraining").glob("*/done.json"))) == 2
 
 
 def test_the_first_block_activates_the_environment_that_make_makes() -> None:

@@ -55,7 +55,7 @@ def test_a_held_part_is_refused_to_everybody_else(tmp_path: Path) -> None:
 
 def test_processes_that_race_never_hold_a_part_together(tmp_path: Path) -> None:
     """Four processes run over the same parts; whoever holds one finds itself alone in it."""
-    context = get_context("spawn")
+    context = get_context("fork")
     processes = [
         context.Process(target=_hold_alone, args=(tmp_path, 15, tmp_path / f"clashes-{number}")) for number in range(4)
     ]

@@ -62,7 +62,7 @@ def trained(layout: Layout, state: str = "done", seed: int = 0) -> PretrainingRu
     return made
 
 
-@settings(max_examples=20)
+@settings(max_examples=8)
 @given(states=st.lists(st.sampled_from(STATES), min_size=1, max_size=4))
 def test_only_what_lies_between_the_milestones_of_finished_training_goes(
     states: list[str], tmp_path_factory: pytest.TempPathFactory

@@ -140,15 +140,6 @@ def test_neither_a_copy_nor_a_damaged_file_nor_a_name_costs_a_job(cluster: Clust
     assert [cluster.states(job) for job in (*jobs, precious)] == [{"PENDING"}, {"PENDING"}, {"RUNNING"}]
 
 
-def test_a_controller_that_has_just_started_is_waited_for(cluster: Cluster, tmp_path: Path) -> None:
-    """For some seconds it knows of no GPU and refuses every job that wants one."""
-    flags = ("--variant", "M0", "--stages", "pretrain", "--cluster", "slurm", "--gpus", "8", "--runs", str(tmp_path))
-    cluster.kill_controller()
-    cluster.start_controller()
-    launch(cluster, 1, *flags)
-    assert len(read_submissions(Layout(tmp_path))) == 2
-
-
 def test_a_grid_runs_behind_the_pre_training_that_it_needs(cluster: Cluster, tmp_path: Path) -> None:
     """A run of seconds and its grid, sent together: corpus, run, points and selection each start once."""
     layout, run = Layout(tmp_path), tiny_run()
