@@ -53,7 +53,7 @@ class Settings(BaseModel):
     SCALES: dict[str, InstanceOf[Rules]] = {}
     TASKS: Sequence[InstanceOf[Task] | str] = tuple(TASKS)
     CORPORA: dict[str, FolderOfTexts] = {}
-    GRIDS: dict[str, InstanceOf[Space]] = {}
+    GRIDS: dict[str, dict[str, Any]] = {}
 
     @classmethod
     def of(cls, module: ModuleType, given: str) -> Self:
@@ -238,11 +238,15 @@ def glue_task(name: str) -> Task:
     return TASKS[name].model_copy(update={"starts_from": papers_ladder.STARTS_FROM.get(name)})
 
 
-def _spaces_of(declared: Mapping[str, Space]) -> Mapping[str, Space]:
-    """Return the spaces of searches, after a check of their names."""
+def _spaces_of(declared: Mapping[str, Mapping[str, Any]]) -> dict[str, Space]:
+    """Return the spaces of searches that a ladder declares by distributions of Optuna."""
+    if not declared:
+        return {}
+    from neobert.search.samplers import space_of  # imports optuna
+
     if taken := [name for name in ("limited", "extended") if name in declared]:
         raise ValueError(f"GRIDS has {taken[0]!r}, the name of a grid that every ladder has: choose another")
-    return declared
+    return {name: space_of(axes) for name, axes in declared.items()}
 
 
 # Proving

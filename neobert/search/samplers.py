@@ -12,7 +12,7 @@ from optuna.samplers import BaseSampler, GPSampler, QMCSampler, RandomSampler, T
 from optuna.study import Study
 from optuna.trial import FrozenTrial
 
-from neobert.search.space import PrunerName, Range, SamplerName
+from neobert.search.space import PrunerName, Range, SamplerName, Space
 
 Params = Mapping[str, Any]
 """The parameters of a trial of Optuna, by name."""
@@ -92,6 +92,24 @@ def _distribution(axis: str, values: Range | tuple[float, ...]) -> BaseDistribut
     if axis == "batch_size":
         return IntDistribution(int(values.low), int(values.high), log=values.log)
     return FloatDistribution(values.low, values.high, log=values.log)
+
+
+def space_of(axes: Mapping[str, BaseDistribution]) -> Space:
+    """Return the space that distributions of Optuna describe, by the field of a point.
+
+    Raises ValueError if a field is missing or unknown, or cannot be so distributed.
+    """
+    return Space.model_validate({axis: _values(axis, distribution) for axis, distribution in axes.items()})
+
+
+def _values(axis: str, distribution: BaseDistribution) -> Range | tuple[Any, ...]:
+    if isinstance(distribution, CategoricalDistribution):
+        return tuple(distribution.choices)
+    if not isinstance(distribution, IntDistribution | FloatDistribution):
+        raise ValueError(f"{axis} is a {type(distribution).__name__}: give a distribution of optuna.distributions")
+    if distribution.step not in (None, 1):
+        raise ValueError(f"{axis} has steps of {distribution.step:g}: give its values in a CategoricalDistribution")
+    return Range(low=distribution.low, high=distribution.high, log=distribution.log)
 
 
 SAMPLERS: Mapping[str, Callable[[int], BaseSampler]] = {

@@ -16,15 +16,15 @@ from neobert.runs.run_file import read_run_file
 from sweeps import glue_grid
 
 SPACES = """
+from optuna.distributions import CategoricalDistribution, FloatDistribution
 from ablations.ladder import M0, M1
-from neobert.search.space import Range, Space
 
 GRIDS = {
-    "wide": Space(
-        batch_size=(16, 32),
-        learning_rate=Range(low=1e-5, high=1e-2, log=True),
-        weight_decay=Range(low=0.0, high=0.1, log=False),
-    )
+    "wide": {
+        "batch_size": CategoricalDistribution((16, 32)),
+        "learning_rate": FloatDistribution(1e-5, 1e-2, log=True),
+        "weight_decay": FloatDistribution(0.0, 0.1),
+    }
 }
 """
 

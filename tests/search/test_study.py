@@ -1,6 +1,5 @@
 """Optuna runs the grid: every point once whatever dies, and a study that always agrees with the records."""
 
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -134,27 +133,6 @@ def test_a_file_in_the_place_of_a_deleted_one_is_opened_anew_and_not_made_again(
     assert "made again" not in caplog.text
 
 
-def test_a_file_that_is_deleted_while_a_study_is_mended_is_opened_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    layout, opened = Layout(tmp_path), journal_of(tmp_path)
-    assert run_all(layout, monkeypatch) == 0
-    key_of, deleted = GlueSubject.key_of, []
-
-    def delete_once(*arguments: Any) -> Any:
-        if not deleted:
-            assert opened.path is not None
-            opened.path.unlink()
-            opened.path.touch()
-            deleted.append(True)
-            raise ValueError("no such table: studies")
-        return key_of(*arguments)
-
-    monkeypatch.setattr(GlueSubject, "key_of", delete_once)
-    assert_exactly_once(layout, COUNT)
-    assert deleted and "made again" not in caplog.text
-
-
 def test_a_worker_whose_lock_was_broken_while_it_read_adds_nothing_that_another_has_added(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -189,33 +167,6 @@ def test_a_broken_lock_is_noticed_and_that_of_another_left_alone(tmp_path: Path)
     other.keep()
     other.__exit__()
     assert not (tmp_path / "optuna.lock").exists()
-
-
-def test_of_two_trials_of_one_attempt_the_one_that_its_worker_tells_counts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A server that fails after it has answered leaves a trial behind, and the worker asks again. It ends while another
-    worker compares the study with the records."""
-    layout, mark, live_claims, ends = Layout(tmp_path), OptunaStudy._mark, OptunaStudy._live_claims, ExitStack()
-    (dummy,) = dummies(layout, 1)
-
-    def fail_once(*arguments: Any) -> None:
-        mark(*arguments)
-        monkeypatch.setattr(OptunaStudy, "_mark", mark)
-        raise OSError("the server is away")
-
-    def end_first(*arguments: Any) -> Any:
-        ends.close()
-        return live_claims(*arguments)
-
-    monkeypatch.setattr(OptunaStudy, "_mark", fail_once)
-    claim = ends.enter_context(claimed(layout, dummy.id))
-    reports = ends.enter_context(dummy.study.sweep(layout).running(dummy, claim))
-    dummy.study._run(dummy, claim, reports)
-    monkeypatch.setattr(OptunaStudy, "_live_claims", end_first)
-    for _ in range(2):
-        assert states(layout, 1, dummy) == [(1, "FAIL"), (1, "COMPLETE")]
-    assert "made again" not in caplog.text
 
 
 def test_a_study_is_made_again_with_its_failures(tmp_path: Path) -> None:
