@@ -43,7 +43,7 @@ FAILURES_OF_ASKING = 2
 ENDED = (TrialState.COMPLETE, TrialState.PRUNED)
 
 
-class Contradiction(Exception):
+class Contradiction(RunFailed):
     """The study shows something else than the records."""
 
 
