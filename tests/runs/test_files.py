@@ -132,10 +132,11 @@ def test_a_full_disk_leaves_the_old_content_and_no_rubbish(
     assert list(tmp_path.iterdir()) == [path]
 
 
-@given(
-    st.lists(st.dictionaries(st.text(), st.integers() | st.text(), max_size=3), max_size=4), st.integers(min_value=0)
-)
-@settings(max_examples=15)
+TEXTS = st.text('ab"\\\n\u2028é', max_size=5)
+
+
+@given(st.lists(st.dictionaries(TEXTS, st.integers() | TEXTS)), st.integers(min_value=0))
+@settings(max_examples=30)
 def test_appended_lines_come_back_and_a_torn_last_one_is_left_out(
     tmp_path_factory: pytest.TempPathFactory, values: list[dict[str, object]], cut: int
 ) -> None:
