@@ -90,7 +90,7 @@ def test_a_sweep_goes_to_the_queue_as_well(slurm: FakeSlurm, runs: Path) -> None
     """CoLA alone is one array; RTE brings MNLI before it. Failed points wait for --retry-failed there, too."""
     submit(runs)
     finish_pretraining(slurm, runs)
-    sweep = ["--variant", "M0", "--cluster", "slurm", "--runs", str(runs), "--storage", "journal"]
+    sweep = ["--variant", "M0", "--cluster", "slurm", "--runs", str(runs)]
     assert glue_grid.main(["--task", "cola", *sweep]) == 0
     assert glue_grid.main(["--task", "cola", "rte", *sweep]) == 0
     cola, mnli, rte = sent(runs)[4:]
