@@ -24,7 +24,7 @@ from neobert.command_line import Parser, guarded, parser_from
 from neobert.errors import DamagedFile, MissingData, did_you_mean
 from neobert.search.space import PRUNERS, SAMPLERS, PrunerName, Search, Space, refuse_pruner
 from sweeps.encoder import add_encoder_flags, measure, variant_row
-from sweeps.studies import StudyRequest, add_study_flags, open_journal, study_from
+from sweeps.studies import StudyRequest, add_study_flags, open_storage, study_from
 
 if TYPE_CHECKING:
     from ablations.ladders import Ladder
@@ -60,7 +60,7 @@ def build_parser() -> Parser:
         "--pruner",
         choices=PRUNERS,
         default="none",
-        help="median ends trials whose evaluations are worse than the median of others",
+        help="ends bad trials early: median and hyperband by evaluations, wilcoxon by the scores of seeds",
     )
     add_encoder_flags(parser, "points")
     return parser
@@ -138,16 +138,17 @@ def _sweep(request: GridRequest, workspace: "Workspace", pretrains: bool) -> int
         row = with_search(row, search, workspace.layout)
     studies = GlueStudy.among(row.runs)
 
-    def prepare() -> None:
-        open_journal(workspace, studies)
+    def prepare() -> dict[str, str]:
+        environment = open_storage(workspace, request.study.storage, studies)
         retry_failed(workspace.layout, row.runs, retry=request.study.retry_failed)
+        return environment
 
     return run_or_submit(
         workspace,
         [row],
         lambda: print_outcome(workspace, row.heading, studies),
         leave_failed=True,
-        prepare=prepare,
+        environment=prepare,
     )
 
 

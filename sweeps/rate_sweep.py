@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any
@@ -25,7 +25,7 @@ from neobert.runs.layout import Layout
 from neobert.runs.run_file import SourceSpecification, write_run_file
 from neobert.search.samplers import RATE_DIGITS as OTHER_DIGITS
 from neobert.search.space import Range
-from sweeps.studies import StudyRequest, open_journal
+from sweeps.studies import StudyRequest, open_storage
 
 POINT_COLUMNS = ("variant", "rate", "seed", "run", "state", "loss")
 BEST_COLUMNS = ("variant", "shared rate", "loss at it", "optimum", "loss there", "train as", "remark")
@@ -258,11 +258,11 @@ def sweep(workspace: Workspace, request: RateRequest, sweeps: Sequence[VariantSw
         return EXIT_DONE
     works = [each.sweep for each in sweeps]
     retry_failed(layout, works, retry=request.study.retry_failed)
-    opened = partial(open_journal, workspace, works)
+    opened: Callable[[], dict[str, str]] = partial(open_storage, workspace, request.study.storage, works)
     if waiting := [each.row for each in sweeps if each.is_open]:
         # decided once: a controller may be too busy with these jobs to answer again
         workspace = replace(workspace, place=workspace.place.decided())
-        code = run_or_submit(workspace, waiting, lambda: None, leave_failed=True, prepare=opened)
+        code = run_or_submit(workspace, waiting, lambda: None, leave_failed=True, environment=opened)
         if workspace.place.cluster == "slurm":
             logs().print("these jobs find the next points by themselves, until the sweep is done", markup=False)
             logs().print("when they are done, the same command reads their records", markup=False)

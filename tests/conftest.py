@@ -100,6 +100,7 @@ def no_waiting_for_disks() -> Iterator[None]:
     """Tests and forked workers do not wait for disks: a file survives the process that wrote it without fsync."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("os.fsync", lambda descriptor: None)
+        patch.setattr("sqlite3.dbapi2.connect", forking.connect)
         yield
 
 

@@ -46,7 +46,7 @@ VALUES = (
     *("runs", "file", ".", "..", "/", "/dev/null", "/proc/nowhere", "/proc/self/mem", "a" * 300, "b/" * 200),
     *("é", "💥", "a b", "'", '"', "$(id)", "`id`", "\t", "\n", "\x1b[31m", "\udcff", "%s", "{0}", "--", "=", "@file"),
     *("pretraining/0123456789ab", "glue/cola/studies/x", "corpus/a/b", "mteb/evaluations/..", "contrastive/", "x/y/z"),
-    *("500MB", "1e30TB", "20", "MB", "contrastive", "mteb", "glue"),
+    *("500MB", "1e30TB", "20", "MB", "sqlite", "journal", "contrastive", "mteb", "glue"),
 )
 
 
@@ -132,7 +132,7 @@ def check(name: str, words: list[str], capfd: pytest.CaptureFixture[str]) -> Non
 
 
 def test_random_command_lines_end_in_a_sentence(place: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    for name, words in lines(60, seed=0, runs=place / "runs"):
+    for name, words in lines(150, seed=0, runs=place / "runs"):
         check(name, words, capfd)
 
 
@@ -207,16 +207,20 @@ REFUSALS = (
     *(
         ("glue_grid.py", f"--task cola --variant M0 --dry-run {flags}", 2, said)
         for flags, said in (
+            ("--sampler cmaes --trials 3", "--sampler cmaes keeps pickles in the storage"),
             ("--sampler tpee --trials 3", "--sampler 'tpee': did you mean 'tpe'"),
             ("--sampler tpe", "--sampler tpe needs --trials N"),
             ("--trials 3", "--trials goes with a sampler"),
             ("--scale paper --pruner median", "--pruner cannot end trials of the grid at scale paper: rates"),
-            ("--pruner median --seed 0 1", "a trial with several seeds has several: give one"),
+            ("--pruner median --seed 0 1", "give one seed, or --pruner wilcoxon"),
+            ("--pruner wilcoxon --seed 0", "give at least 5 seeds"),
             ("--grid limitd", "--grid 'limitd': did you mean 'limited'"),
         )
     ),
     ("mteb_suite.py", "--data synthetic", 2, "--data goes with --variant or --model"),
     ("mteb_suite.py", "--pretraining-seed 3", 2, "--pretraining-seed goes with --variant"),
+    ("glue_grid.py", "--task cola --storage sqlight", 2, "did you mean 'sqlite'"),
+    ("glue_grid.py", "--task cola --storage sqlite:////dev/null/grid.db", 2, "cannot be used"),
     ("glue_grid.py", "--task cola --runs rnus", 3, "rnus does not exist"),
     ("status.py", "--watch --json", 2, "choose one of them"),
     *(

@@ -127,12 +127,13 @@ def run_or_submit(
     show: Callable[[], None],
     *,
     leave_failed: bool = False,
-    prepare: Callable[[], None] = lambda: None,
+    environment: Callable[[], Mapping[str, str]] = dict,
 ) -> int:
     """Show, submit or run the unfinished work of the rows; return the exit code.
 
     `show` prints the rows, for a dry run and after a local run. With `leave_failed`, parts that failed before are not
-    retried. `prepare` is called when all is checked and before anything is written.
+    retried. Workers and jobs get the variables that `environment` returns, which is called when all is checked and
+    before anything is written.
 
     Raises:
         ValueError: flags, profile or plan are invalid.
@@ -150,23 +151,17 @@ def run_or_submit(
         require_tracker(track)
     tracked = {TRACKER_VARIABLE: track} if track else {}
     if workspace.place.cluster == "slurm":
-        return _submit(workspace, rows, leave_failed=leave_failed, prepare=prepare, environment=tracked)
+        return _submit(workspace, rows, leave_failed=leave_failed, environment=lambda: {**environment(), **tracked})
     require_room(rows, workspace.place.workers)
     runs = unfinished(rows)
-    flags = ["--leave-failed"] if leave_failed else []
-    prepare()
-    code = _run_locally(workspace, rows, runs, flags, tracked) if runs else EXIT_DONE
+    flags, variables = ["--leave-failed"] if leave_failed else [], {**environment(), **tracked}
+    code = _run_locally(workspace, rows, runs, flags, variables) if runs else EXIT_DONE
     show()
     return _report_failures(layout, runs) if code == EXIT_RUN_FAILED else code
 
 
 def _submit(
-    workspace: Workspace,
-    rows: Sequence[PlanRow],
-    *,
-    leave_failed: bool,
-    prepare: Callable[[], None],
-    environment: Mapping[str, str],
+    workspace: Workspace, rows: Sequence[PlanRow], *, leave_failed: bool, environment: Callable[[], Mapping[str, str]]
 ) -> int:
     """Submit missing work to SLURM and return immediately."""
     layout, place = workspace.layout, workspace.place
@@ -183,8 +178,7 @@ def _submit(
         if queued:
             logs().print(f"{len(queued)} run(s) have a job already and execute as it was submitted", markup=False)
 
-    submitter = replace(submitter, environment=environment)
-    prepare()
+    submitter = replace(submitter, environment=environment())
     jobs = plan_jobs(layout, rows, place.profile)
     print_submissions(submitter.send(jobs, write) if jobs else [], as_json=workspace.as_json)
     return EXIT_DONE

@@ -44,8 +44,9 @@ def make_trainer(layout: Layout, run_file: RunFile, process: "Process") -> "Trai
 def ask(layout: Layout, work: Work) -> tuple[Part, Claim] | None:
     """Ask Optuna for a new part of work that grows, and claim it; None if there will be no more.
 
-    Raises RunFailed if the journal of Optuna cannot be used.
+    Raises RunFailed if the storage of the study cannot be used.
     """
+    from neobert.search.storages import address_of_environment
     from neobert.search.study import optuna_study_of
 
-    return optuna_study_of(layout, work).take()
+    return optuna_study_of(layout, work, address_of_environment(layout.root)).take()

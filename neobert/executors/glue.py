@@ -47,6 +47,7 @@ from neobert.runs.layout import Layout
 from neobert.runs.records import publish_record, timed_provenance
 from neobert.runs.run_file import RunFile, read_checked_run_file, read_run_file
 from neobert.runs.work import Part
+from neobert.search.storages import address_of_environment
 from neobert.search.study import optuna_study_of
 from neobert.search.subjects import Report, by_tenths
 from neobert.tensors import load_tensors, save_tensors
@@ -111,7 +112,7 @@ def execute(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: S
         select(layout, study, claim)
         return
     choose_kernels(run_file.execution.deterministic)
-    optuna_study = optuna_study_of(layout, study)
+    optuna_study = optuna_study_of(layout, study, address_of_environment(layout.root))
     if isinstance(part, SearchTrial):
         run_search_trial(optuna_study, part, claim, stop, partial(_run_trial, layout, run_file, stop))
     else:

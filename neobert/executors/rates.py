@@ -11,6 +11,7 @@ from neobert.runs.claims import Claim
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import RunFile, read_checked_run_file, write_run_file
 from neobert.runs.work import Part
+from neobert.search.storages import address_of_environment
 from neobert.search.study import optuna_study_of
 
 
@@ -18,7 +19,7 @@ def execute(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: S
     """Train a claimed trial. The run.json of each stage is written before it begins; an earlier stage may have a record
     of another trial, or a worker of its own, which is waited for."""
     assert isinstance(part, RateTrial)
-    optuna_study = optuna_study_of(layout, part.work)
+    optuna_study = optuna_study_of(layout, part.work, address_of_environment(layout.root))
     labels = part.work.labels_at(run_file.labels, part.point)
     with optuna_study.running(part, claim):
         for run in part.runs:

@@ -1,1 +1,1 @@
-"""Searches by Optuna: spaces, samplers, the journal, and the studies that workers ask. The only importer of Optuna."""
+"""Searches by Optuna: spaces, samplers, storages, and the studies that workers ask. The only importer of Optuna."""

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 from optuna.exceptions import ExperimentalWarning
 from optuna.importance import FanovaImportanceEvaluator, get_param_importances
-from optuna.storages import InMemoryStorage
 from optuna.study import Study
 from optuna.trial import TrialState
 
 from neobert.kinds.glue import GlueStudy
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import RunFile
-from neobert.search.study import created, made_of
+from neobert.search.storages import storage_in_memory
+from neobert.search.study import OptunaStudy
 from neobert.search.subjects import GlueSubject, failure_of
 
 if TYPE_CHECKING:
@@ -27,15 +27,16 @@ SEED_OF_FORESTS = 0
 def study_in_memory(layout: Layout, study: GlueStudy, run_file: RunFile | None = None) -> Study:
     """Return the Optuna study of a grid or search as its records and failures tell it, without running trials.
 
-    A grid's trials are in its order, those of a search in the order in which they were asked for. `run_file` names the
-    study in words.
+    A grid's trials are in its order, those of a search in the order in which they were asked for; a point that a
+    sampler asked for twice is there twice. `run_file` names the study in words.
     """
     subject = GlueSubject(layout, study, run_file)
-    told = created(subject, InMemoryStorage())
+    optuna_study = OptunaStudy(subject, storage_in_memory())
+    told = optuna_study.opened()
     for part in subject.trials(subject.asked()):
         ending = subject.ending_of(part) or failure_of(part, subject.marks_of(part))
         if ending is not None:
-            told.add_trial(made_of(subject, part, ending))
+            told.add_trial(optuna_study.made_of(part, ending))
     return told
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.exceptions import ExperimentalWarning
-from optuna.pruners import BasePruner, MedianPruner, NopPruner
+from optuna.pruners import BasePruner, HyperbandPruner, MedianPruner, NopPruner, WilcoxonPruner
 from optuna.samplers import BaseSampler, GPSampler, QMCSampler, RandomSampler, TPESampler
 from optuna.study import Study
 from optuna.trial import FrozenTrial
@@ -120,7 +120,12 @@ SAMPLERS: Mapping[str, Callable[[int], BaseSampler]] = {
 }
 PACKAGES: Mapping[SamplerName, tuple[str, ...]] = {"gp": ("torch", "scipy.stats"), "qmc": ("scipy.stats",)}
 """What samplers import when they are asked."""
-PRUNERS: Mapping[PrunerName, Callable[[], BasePruner]] = {"none": NopPruner, "median": MedianPruner}
+PRUNERS: Mapping[PrunerName, Callable[[int], BasePruner]] = {
+    "none": lambda last_step: NopPruner(),
+    "median": lambda last_step: MedianPruner(),
+    "hyperband": lambda last_step: HyperbandPruner(min_resource=1, max_resource=last_step),
+    "wilcoxon": lambda last_step: WilcoxonPruner(),
+}
 
 
 def import_for(name: SamplerName) -> None:
@@ -135,3 +140,10 @@ def sampler_named(name: SamplerName, number: int) -> BaseSampler:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ExperimentalWarning)
         return SAMPLERS[name](number)
+
+
+def pruner_named(name: PrunerName, last_step: int) -> BasePruner:
+    """Return the pruner for trials whose reports end at a step."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ExperimentalWarning)
+        return PRUNERS[name](last_step)

@@ -18,9 +18,11 @@ from neobert.runs.records import read_once, read_sealed
 from neobert.runs.work import Part, Work, error_beside
 
 SamplerName = Literal["grid", "random", "tpe", "gp", "qmc"]
-PrunerName = Literal["none", "median"]
+PrunerName = Literal["none", "median", "hyperband", "wilcoxon"]
 SAMPLERS: tuple[SamplerName, ...] = get_args(SamplerName)
 PRUNERS: tuple[PrunerName, ...] = get_args(PrunerName)
+WILCOXON_SEEDS = 5
+"""The fewest seeds with which Optuna's Wilcoxon pruner can save any: four differences of one sign have p = 1/16."""
 
 
 class Range(Value):
@@ -89,9 +91,15 @@ class Search(Value):
 
 def refuse_pruner(pruner: PrunerName, seeds: int) -> None:
     """Raise ValueError if a pruner cannot compare trials with so many seeds."""
-    if pruner == "median" and seeds > 1:
+    if pruner in ("median", "hyperband") and seeds > 1:
         raise ValueError(
-            "--pruner median compares evaluations of one course, and a trial with several seeds has several: give one"
+            f"--pruner {pruner} compares evaluations of one course, and a trial with {seeds} seeds has several: "
+            "give one seed, or --pruner wilcoxon"
+        )
+    if pruner == "wilcoxon" and seeds < WILCOXON_SEEDS:
+        raise ValueError(
+            "--pruner wilcoxon compares the scores of seeds, and cannot end a trial before its fourth seed: give at "
+            f"least {WILCOXON_SEEDS} seeds"
         )
 
 

@@ -11,7 +11,8 @@ takes it, so that every search has exactly as many as it should, and a killed wo
 import logging
 import math
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -20,18 +21,28 @@ from typing import Any
 
 import optuna
 from optuna.exceptions import UpdateFinishedTrialError
-from optuna.storages import BaseStorage
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from neobert.errors import RunFailed
-from neobert.files import is_there, reason_of
-from neobert.runs.claims import LEASE_SECONDS, Claim, Owner, acquire, last_owner
+from neobert.files import is_there
+from neobert.runs.claims import LEASE_SECONDS, Claim, Owner, acquire, is_claimed, last_owner
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import RunFile, read_checked_run_file
 from neobert.runs.work import Part, Work
 from neobert.search.samplers import Given, import_for
-from neobert.search.storages import FolderLock, Journal, LockLost, journal_of
+from neobert.search.storages import (
+    FolderLock,
+    LockLost,
+    Storage,
+    cause_of,
+    is_long,
+    is_transient,
+    shorten,
+    storage_address,
+    storage_at,
+    trials_in,
+)
 from neobert.search.subjects import UNDEFINED, Asked, Ending, GlueSubject, Pruned, RateSubject, Subject, failure_of
 
 logger = logging.getLogger(__name__)
@@ -43,7 +54,7 @@ FAILURES_OF_ASKING = 2
 ENDED = (TrialState.COMPLETE, TrialState.PRUNED)
 
 
-class Contradiction(RunFailed):
+class Contradiction(Exception):
     """The study shows something else than the records."""
 
 
@@ -58,9 +69,10 @@ Endings = Mapping[str, Ending | None]
 
 @dataclass
 class OptunaStudy:
-    """A study of Optuna, in the journal beside the runs."""
+    """A study of Optuna, in a storage."""
 
     subject: Subject
+    storage: Storage
     lease_seconds: float = LEASE_SECONDS
     _remade_at: float = -math.inf
     _trouble_since: float | None = None
@@ -71,29 +83,43 @@ class OptunaStudy:
         """The folder of runs."""
         return self.subject.layout
 
-    @property
-    def journal(self) -> Journal:
-        """The journal of the folder of runs."""
-        return journal_of(self.layout.root)
-
     @cached_property
     def lock(self) -> FolderLock:
         """The lock under which a study is made to agree, and asked for a trial."""
         return FolderLock(self.layout.root)
 
     def opened(self) -> Study:
-        """Open the Optuna study, and create it if it does not exist. Raises as `Journal.open`."""
-        storage = self.journal.open()
+        """Open the Optuna study, and create it if it does not exist.
+
+        Raises whatever the storage raises.
+        """
+        if (study := self._found()) is not None:
+            return study
+        study = optuna.create_study(
+            study_name=self.subject.name,
+            storage=self.storage.open(),
+            direction=self.subject.direction,
+            pruner=self.subject.pruner(),
+            load_if_exists=True,
+        )
+        own = {"study": self.subject.id, "runs": str(self.layout.root)}
+        for key, value in {**self.subject.attributes, **own}.items():
+            study.set_user_attr(key, value)
+        return study
+
+    def _found(self) -> Study | None:
+        """Open the Optuna study; None if it does not exist. Raises as `opened`."""
+        storage = self.storage.open()
         end = f"({self.subject.id})"
         names = [each.study_name for each in storage.get_all_studies() if each.study_name.endswith(end)]
         if not names:
-            return created(self.subject, storage)
+            return None
         return optuna.load_study(study_name=names[0], storage=storage, pruner=self.subject.pruner())
 
     # Making the study agree
 
     def show(self) -> Study:
-        """Make the study agree with records and claims, and return it. Raises as `Journal.open`."""
+        """Make the study agree with records and claims, and return it. Raises whatever the storage raises."""
         while True:
             with suppress(LockLost), self.lock:
                 return self._made_right(self.subject.asked())
@@ -103,15 +129,14 @@ class OptunaStudy:
         was deleted or replaced meanwhile is only opened anew."""
         try:
             return self._mended(asked)
-        except OSError:
-            raise
-        except Exception as error:  # a damaged journal has many
-            if self.journal.is_current:
+        except Exception as error:  # each backend has its own errors
+            if is_transient(error):
+                raise
+            if self.storage.is_current:
                 if time.monotonic() - self._remade_at < self.lease_seconds:
                     raise
-                logger.warning(f"{self.journal.path} is made again from the records: {error}")
-                self._remade_at = time.monotonic()
-                self.journal.set_aside("the study does not agree with the records")
+                logger.warning(f"{self.storage} is made again from the records: {cause_of(error)}")
+                self._remove()
             return self._mended(asked)
 
     def _mended(self, asked: Asked) -> Study:
@@ -121,20 +146,21 @@ class OptunaStudy:
         """
         study = self.opened()
         trials = study.get_trials(deepcopy=False)
-        subject = self.subject
-        parts = {subject.key_of_part(part): part for part in subject.trials(asked)}
+        subject, wanted = self.subject, self.subject.trials(asked)
+        parts = {subject.key_of_part(part): part for part in wanted}
+        times = Counter(part.id for part in wanted)
         shown = [(parts[key], trial) for trial in trials if (key := subject.key_of(trial)) in parts]
         held = self._live_claims(shown)
         endings = {part.id: subject.ending_of(part) for part in parts.values()}
         self.lock.keep()
-        told = _require_agreement(shown, endings)
-        told |= _tell_dead(study, shown, endings, held, told)
+        told = _require_agreement(shown, endings, times)
+        told += _tell_dead(study, shown, endings, held, told)
         known = {trial.number for _, trial in shown}
         for trial in trials:  # of workers that died before they wrote down the point that they had asked for
             if trial.state is TrialState.RUNNING and trial.number not in known:
                 _tell(study, trial.number, None)
         free = [part for part in parts.values() if part.id not in held]
-        self._add_untold(study, free, endings, shown, told)
+        self._add_untold(study, free, endings, shown, times - told)
         return study
 
     def _live_claims(self, shown: Shown) -> dict[str, int]:
@@ -143,33 +169,60 @@ class OptunaStudy:
         return {name: owner.number for name in running if (owner := self._owner(name)) is not None}
 
     def _add_untold(
-        self, study: Study, parts: Sequence[Part], endings: Endings, shown: Shown, told: Collection[str]
+        self, study: Study, parts: Sequence[Part], endings: Endings, shown: Shown, untold: Counter[str]
     ) -> None:
-        """Add the recorded endings that were not told, and failures that the study does not show."""
+        """Add the recorded endings that were not told, `untold` times each, and failures that the study does not show;
+        each failure is shown once."""
         failed = {(part.id, trial.user_attrs.get("claim")) for part, trial in shown if trial.state is TrialState.FAIL}
         for part in parts:
             ending = endings[part.id] or failure_of(part, self.subject.marks_of(part))
             if ending is None:
                 continue
             if ending.state is TrialState.FAIL:
-                is_told = (part.id, ending.attributes["claim"]) in failed
+                times = int((part.id, ending.attributes["claim"]) not in failed)
             else:
-                is_told = part.id in told
-            if not is_told:
+                times = untold[part.id]
+            for _ in range(times):
                 self.lock.keep()
-                study.add_trial(made_of(self.subject, part, ending))
+                study.add_trial(self.made_of(part, ending))
 
     def _owner(self, name: str) -> Owner | None:
         """Return the live owner of a part; None if it has none."""
         owner = last_owner(self.layout.claims(name), self.lease_seconds)
         return owner if owner is not None and owner.is_live else None
 
+    def made_of(self, part: Part, ending: Ending) -> FrozenTrial:
+        """Return a trial of Optuna that shows an ending."""
+        trial = create_trial(
+            state=ending.state,
+            value=ending.value,
+            params=dict(self.subject.params_of(part)),
+            distributions=self.subject.space,
+            user_attrs=dict(ending.attributes),
+            intermediate_values=dict(ending.curve),
+        )
+        trial.datetime_complete = datetime.fromtimestamp(ending.ended_at)
+        trial.datetime_start = trial.datetime_complete - timedelta(seconds=ending.seconds)
+        return trial
+
+    def _remove(self) -> None:
+        """Set the damaged file aside, or delete the study in a server until it is gone: a report of another worker can
+        undo a deletion without an error."""
+        self._remade_at = time.monotonic()
+        if self.storage.path is not None:
+            self.storage.set_aside("the study does not agree with the records")
+            return
+        self.storage.forget()
+        with suppress(KeyError):  # another worker was faster
+            while (study := self._found()) is not None:
+                optuna.delete_study(study_name=study.study_name, storage=self.storage.open())
+
     # One trial
 
     def take(self) -> tuple[Part, Claim] | None:
         """Ask the sampler of a search for its next point, and claim it; None if it has asked for all of its points.
 
-        Raises RunFailed if the journal cannot be used for as long as a lease.
+        Raises RunFailed if the storage cannot be used for as long as a lease.
         """
         import_for(self.subject.sampler_name)
         deadline, failures = time.monotonic() + self.lease_seconds, 0
@@ -181,17 +234,16 @@ class OptunaStudy:
                     return taken
             except LockLost:  # after a wait for a dead worker's lock, which may take longer than a lease
                 deadline = time.monotonic() + self.lease_seconds
-            except Exception as error:  # a damaged journal has many; one that was removed meanwhile is made again
-                failures += not isinstance(error, OSError)
+            except Exception as error:  # each backend has its own errors; one that was removed meanwhile is made again
+                failures += not is_transient(error)
                 if time.monotonic() > deadline or failures > FAILURES_OF_ASKING:
-                    said = reason_of(error)
-                    raise RunFailed(f"{self.journal.path} cannot be asked for a point: {said}") from error
+                    raise RunFailed(f"{self.storage} cannot be asked for a point: {cause_of(error)}") from error
                 time.sleep(POLL_SECONDS)
         return None
 
     def _ask_sampler(self) -> tuple[Part, Claim] | None:
         """Ask for a point and write it under the first free number. None if there is none, or if the point is known:
-        then it counts too, and its new trial failed."""
+        then it counts once more."""
         subject, asked = self.subject, self.subject.asked()
         study = self._made_right(asked)
         number = next((number for number in range(subject.total) if number not in asked), None)
@@ -210,12 +262,20 @@ class OptunaStudy:
             self._quietly(lambda: self._mark(trial, part, claim.number))
             return part, claim
         with claim or nullcontext():
-            self._quietly(lambda: self._end(trial, None, "this point was asked for before"))
+            self._quietly(lambda: self._tell_again(trial, part))
         return None
 
     def _mark(self, trial: optuna.Trial, part: Part, claim: int | None) -> None:
         for key, value in {**self.subject.marks_of(part), "claim": claim}.items():
             trial.set_user_attr(key, value)
+
+    def _tell_again(self, trial: optuna.Trial, part: Part) -> None:
+        """Tell a trial at a point that was asked for before how it ended; if it has not ended yet, the trial failed."""
+        self._mark(trial, part, None)
+        ending = self.subject.ending_of(part)
+        for step, value in ending.curve.items() if ending else ():
+            trial.report(value, step)
+        self._end(trial, ending, "this point was asked for before")
 
     @contextmanager
     def running(self, part: Part, claim: Claim) -> "Iterator[Reports]":
@@ -249,8 +309,8 @@ class OptunaStudy:
         _tell(trial.study, trial.number, ending)
 
     def _ask(self, part: Part, claim: Claim) -> optuna.Trial | None:
-        """Return the asked trial. None if the journal cannot be used for as long as a lease: the point is run unseen,
-        and the next worker that can reach the journal adds it."""
+        """Return the asked trial. None if the storage cannot be used for as long as a lease: the point is run unseen,
+        and the next worker that can reach the storage adds it."""
         deadline = time.monotonic() + (0 if self._trouble_since else self.lease_seconds)
         while True:
             try:
@@ -261,10 +321,10 @@ class OptunaStudy:
                     self._mark(trial, part, claim.number)
                 self._trouble_since = None
                 return trial
-            except Exception as error:  # none may stop the work
-                if not isinstance(error, OSError) or time.monotonic() > deadline:
+            except Exception as error:  # each backend has its own errors, and none of them may stop the work
+                if not is_transient(error) or time.monotonic() > deadline:
                     if not self._trouble_since:
-                        logger.warning(f"{self.journal.path}: {reason_of(error)}; the work goes on unseen by Optuna")
+                        logger.warning(f"{self.storage}: {cause_of(error)}; the work goes on unseen by Optuna")
                     self._trouble_since = self._trouble_since or time.monotonic()
                     return None
                 time.sleep(POLL_SECONDS)
@@ -272,31 +332,32 @@ class OptunaStudy:
     def _quietly(self, call: Callable[[], Any]) -> Any:
         """Call the study, if its file is the one that was opened. No trouble with it ends a trial."""
         try:
-            return call() if self.journal.is_current else None
+            return call() if self.storage.is_current else None
         except Exception as error:  # what could not be told is told by the next worker that takes a trial
-            logger.info(f"{self.journal.path}: {reason_of(error)}")
+            logger.info(f"{self.storage}: {cause_of(error)}")
             return None
 
 
-def _require_agreement(shown: Shown, endings: Endings) -> set[str]:
-    """Return which parts have ended in the study. Raises Contradiction if one is not as recorded, or is there twice."""
-    told: set[str] = set()
+def _require_agreement(shown: Shown, endings: Endings, times: Mapping[str, int]) -> Counter[str]:
+    """Return how often the parts have ended in the study. Raises Contradiction if one is not as recorded, or is there
+    more often than it was asked for."""
+    told: Counter[str] = Counter()
     for part, trial in shown:
         if trial.state in ENDED:
-            if part.id in told or not _agrees(trial, endings[part.id]):
-                raise Contradiction(f"trial {trial.number} is not what was recorded, or is there twice")
-            told.add(part.id)
+            told[part.id] += 1
+            if not _agrees(trial, endings[part.id]) or told[part.id] > times[part.id]:
+                raise Contradiction(f"trial {trial.number} is not what was recorded, or is there too often")
     return told
 
 
 def _tell_dead(
-    study: Study, shown: Shown, endings: Endings, held: Mapping[str, int], told: Collection[str]
-) -> set[str]:
+    study: Study, shown: Shown, endings: Endings, held: Mapping[str, int], told: Counter[str]
+) -> Counter[str]:
     """Tell running trials whose worker is dead, or whose part has ended, what was recorded. Returns what was told.
 
     `held` has the claim of each part with a live owner; an attempt with a lower one is dead.
     """
-    recorded: set[str] = set()
+    recorded: Counter[str] = Counter()
     for part, trial in reversed(shown):  # of two trials of one attempt the last is the one that its worker tells
         has_ended, claim = part.id in told or part.id in recorded, trial.user_attrs.get("claim")
         is_dead = part.id not in held or (claim is not None and claim < held[part.id])
@@ -306,14 +367,14 @@ def _tell_dead(
                 ending = None  # reports were lost: a trial with all of them is added
             _tell(study, trial.number, ending)
             if ending is not None:
-                recorded.add(part.id)
+                recorded[part.id] += 1
     return recorded
 
 
 @dataclass
 class Reports:
     """Reports values of a running trial to Optuna, once a step, and keeps them in `curve`. Without a trial it only
-    keeps them. What the journal did not take is reported again, with the next value or at the end."""
+    keeps them. What the storage did not take is reported again, with the next value or at the end."""
 
     optuna_study: OptunaStudy | None = None
     trial: optuna.Trial | None = None
@@ -332,7 +393,7 @@ class Reports:
                 raise Pruned(f"pruned at step {step}")
 
     def report_untold(self) -> None:
-        """Report the values that Optuna does not have yet. Raises what Optuna raises."""
+        """Report the values that Optuna does not have yet. Raises what the storage raises."""
         for step, value in tuple(self.untold.items()):
             if self.trial is not None:
                 self.trial.report(value, step)
@@ -364,49 +425,53 @@ def _tell(study: Study, number: int, ending: Ending | None) -> None:
         study.tell(number, value, state=state, skip_if_finished=True)
 
 
-def created(subject: Subject, storage: BaseStorage) -> Study:
-    """Create the study of a subject in a storage, unless another process was faster."""
-    study = optuna.create_study(
-        study_name=subject.name,
-        storage=storage,
-        direction=subject.direction,
-        pruner=subject.pruner(),
-        load_if_exists=True,
-    )
-    own = {"study": subject.id, "runs": str(subject.layout.root)}
-    for key, value in {**subject.attributes, **own}.items():
-        study.set_user_attr(key, value)
-    return study
-
-
-def made_of(subject: Subject, part: Part, ending: Ending) -> FrozenTrial:
-    """Return a trial of Optuna that shows an ending."""
-    trial = create_trial(
-        state=ending.state,
-        value=ending.value,
-        params=dict(subject.params_of(part)),
-        distributions=subject.space,
-        user_attrs=dict(ending.attributes),
-        intermediate_values=dict(ending.curve),
-    )
-    trial.datetime_complete = datetime.fromtimestamp(ending.ended_at)
-    trial.datetime_start = trial.datetime_complete - timedelta(seconds=ending.seconds)
-    return trial
-
-
 SUBJECTS: Mapping[str, Callable[[Layout, Any, RunFile], Subject]] = {"glue": GlueSubject, "rates": RateSubject}
 """What studies are about, by the kind of work."""
 
 
 @lru_cache(maxsize=64)
-def optuna_study_of(layout: Layout, work: Work) -> OptunaStudy:
+def optuna_study_of(layout: Layout, work: Work, address: str) -> OptunaStudy:
     """Return the study of work that has a run file. A worker keeps it for all trials."""
     run_file = read_checked_run_file(layout.root / work.folder)
-    return OptunaStudy(SUBJECTS[work.kind](layout, work, run_file))
+    return OptunaStudy(SUBJECTS[work.kind](layout, work, run_file), storage_at(address))
 
 
-def open_studies(layout: Layout, works: Sequence[Work]) -> None:
-    """Make those studies agree with their records whose work has a run file. Raises as `Journal.open`."""
-    for work in works:
-        if is_there(layout.root / work.folder / "run.json"):
-            optuna_study_of(layout, work).show()
+def open_studies(layout: Layout, works: Sequence[Work], address: str) -> None:
+    """Open a storage, and make those studies agree with their records whose work has a run file. A long journal of the
+    folder's own is shortened first, unless somebody is at work.
+
+    Raises ValueError if the storage cannot be used.
+    """
+    try:
+        is_own = address == storage_address("journal", layout.root)
+        _open_or_replace(storage_at(address), is_own=is_own)
+        if is_own:
+            _shorten(layout, storage_at(address))
+        for work in works:
+            if is_there(layout.root / work.folder / "run.json"):
+                optuna_study_of(layout, work, address).show()
+    except Exception as error:  # each backend has its own errors, and all mean that it cannot be used
+        raise ValueError(f"storage {storage_at(address)} cannot be used ({cause_of(error)})") from error
+
+
+def _open_or_replace(storage: Storage, *, is_own: bool) -> None:
+    """Open a storage. A damaged file is set aside if it is the folder's own journal: a file that a user named may be
+    anything."""
+    try:
+        storage.open()
+    except Exception as error:
+        if not is_own or is_transient(error):
+            raise
+        storage.set_aside(cause_of(error))
+        storage.open()
+
+
+def _shorten(layout: Layout, storage: Storage) -> None:
+    """Shorten an opened journal that is long, unless one of its running trials has a live owner."""
+    with FolderLock(layout.root) as lock:
+        opened, path = storage.open(), storage.path
+        assert path is not None
+        trials = trials_in(opened)
+        running = (each.user_attrs.get("trial") for each in trials if each.state is TrialState.RUNNING)
+        if is_long(path, trials) and not any(name and is_claimed(layout.claims(name)) for name in running):
+            shorten(path, opened, lock)

@@ -22,7 +22,7 @@ from neobert.runs.layout import Layout
 from neobert.runs.records import publish_sealed, read_record
 from neobert.runs.run_file import RunFile
 from neobert.runs.work import Part
-from neobert.search.samplers import PRUNERS, Given, Params, Rounded, axes_of, sampler_named
+from neobert.search.samplers import Given, Params, Rounded, axes_of, pruner_named, sampler_named
 from neobert.search.space import SamplerName, request_files
 
 TENTHS = 10
@@ -105,7 +105,7 @@ class Subject(ABC, Generic[Studied]):
 
     def pruner(self) -> BasePruner:
         """Return what may end trials early."""
-        return PRUNERS["none"]()
+        return pruner_named("none", 1)
 
     @property
     def total(self) -> int:
@@ -122,7 +122,7 @@ class Subject(ABC, Generic[Studied]):
 
     @abstractmethod
     def trials(self, asked: Asked) -> Sequence[Part]:
-        """Return the trials that there are now, in order."""
+        """Return the trials that there are now, in order. One that was asked for again is there again."""
 
     @abstractmethod
     def key_of_part(self, part: Part) -> Hashable:
@@ -192,7 +192,8 @@ class GlueSubject(Subject[GlueStudy]):
         return self.work.search is not None
 
     def pruner(self) -> BasePruner:
-        return PRUNERS["none" if self.work.search is None else self.work.search.pruner]()
+        name = "none" if self.work.search is None else self.work.search.pruner
+        return pruner_named(name, TENTHS * self.work.protocol.epochs)
 
     def sampler(self, number: int, asked: Asked) -> BaseSampler:
         if self.sampler_name == "grid":
@@ -207,7 +208,7 @@ class GlueSubject(Subject[GlueStudy]):
     def trials(self, asked: Asked) -> Sequence[Part]:
         if self.work.search is None:
             return self._of_grid
-        return [self.work.search_trial(self.layout, point) for point in dict.fromkeys(asked.values())]
+        return [self.work.search_trial(self.layout, point) for point in asked.values()]
 
     def key_of_part(self, part: Part) -> Hashable:
         assert isinstance(part, PointPart)

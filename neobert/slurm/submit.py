@@ -28,6 +28,8 @@ logger = logging.getLogger(__name__)
 CLIENT_SECONDS = 60
 CONTROLLER_RETRIES = 3
 RETRY_SECONDS = 5.0
+REGISTRATION_SECONDS = 60.0
+"""How long to wait for nodes to register with a controller that has just started."""
 DEFAULT_LARGEST_ARRAY = 1001
 SETUP = "setup.sh"
 MOST_TIMEOUTS = 3
@@ -159,16 +161,27 @@ def sbatch_text(job: Job, snapshot: Path, logs: Path, after: Sequence[str]) -> s
 
 
 def test(job: Job, snapshot: Path, logs: Path) -> None:
-    """Check that SLURM would accept a job, without submitting it.
+    """Check that SLURM would accept a job, without submitting it. Waits for nodes that are about to register.
 
     Raises:
         ValueError: SLURM would refuse; the message quotes it.
-        RunFailed: the controller does not answer.
+        RunFailed: the controller or its nodes do not answer.
     """
-    answer = _client(["sbatch", "--test-only"], text=sbatch_text(job, snapshot, logs, ()))
-    if answer.returncode:
-        words = _last_words(answer.stderr)
-        raise _refusal(job, words or f"sbatch ended with {answer.returncode} and said nothing")
+    text = sbatch_text(job, snapshot, logs, ())
+    deadline, told = time.monotonic() + REGISTRATION_SECONDS, False
+    while (answer := _client(["sbatch", "--test-only"], text=text)).returncode:
+        reason = _last_words(answer.stderr) or f"sbatch ended with {answer.returncode} and said nothing"
+        if not _waits_for_nodes(reason):
+            raise _refusal(job, reason)
+        if time.monotonic() > deadline:
+            raise RunFailed(
+                f"SLURM's nodes have not registered with its controller yet ({reason}): {job.kind} jobs were not "
+                "submitted, try again later"
+            )
+        if not told:
+            logger.info("SLURM's nodes have not registered with its controller yet: waiting for them")
+            told = True
+        time.sleep(RETRY_SECONDS)
 
 
 def submit(job: Job, runs: Path, snapshot: Path, logs: Path, after: Sequence[str]) -> str:
@@ -210,7 +223,7 @@ def _submit(executor: Any, payload: Payload, job: Job, logs: Path) -> str:
             if number != read:
                 _write_payload(payload, job, number, logs)
             return number
-        if not _is_silence(reason):
+        if not _is_silence(reason) and not _waits_for_nodes(reason):
             break
     raise _refusal(job, reason)
 
@@ -266,8 +279,16 @@ def _is_silence(reason: str) -> bool:
     return re.search(r"contact|socket|timed out|connect|said nothing", reason, re.IGNORECASE) is not None
 
 
+def _waits_for_nodes(reason: str) -> bool:
+    """Return whether a controller that has just started may refuse because it does not know its nodes yet."""
+    if "node configuration is not available" not in reason:
+        return False
+    states = _client(["sinfo", "--noheader", "--Node", "--format=%T"]).stdout.split()
+    return any(state.startswith("unk") or re.fullmatch(r"(?!down|drain).*\*", state) for state in states)
+
+
 def _refusal(job: Job, reason: str) -> RunFailed | ValueError:
-    if _is_silence(reason):
+    if _is_silence(reason) or _waits_for_nodes(reason):
         return RunFailed(
             f"SLURM does not answer as it should ({reason}): {job.name} was not submitted, try again later"
         )

@@ -12,7 +12,7 @@ from ablations.run import main
 
 SCRIPTS = {
     "srun": "exit 0",
-    "sinfo": '[ -e "$STATE/down" ] && exit 1; echo idle',
+    "sinfo": '[ -e "$STATE/down" ] && exit 1; cat "$STATE/nodes" 2>/dev/null || echo idle',
     "squeue": """[ -e "$STATE/down" ] && { echo "squeue: error: Unable to contact slurm controller" >&2; exit 1; }
 [ -e "$STATE/hangs" ] && exec sleep 60
 for file in "$STATE"/live/*; do
@@ -24,7 +24,8 @@ done; exit 0""",
     "scancel": 'for job in "$@"; do rm -f "$STATE/live/$job"; echo "$job" >> "$STATE/cancelled"; done',
     "sbatch": """[ -e "$STATE/down" ] && { echo "sbatch: error: Unable to contact slurm controller" >&2; exit 1; }
 [ "$1" = --test-only ] && script=$(cat)
-[ -e "$STATE/refuse" ] && { echo "sbatch: error: $(cat "$STATE/refuse")" >&2; exit 1; }
+[ -e "$STATE/refuse-once" ] && once=1 && mv "$STATE/refuse-once" "$STATE/refuse"
+[ -e "$STATE/refuse" ] && { echo "sbatch: error: $(cat "$STATE/refuse")" >&2; [ $once ] && rm "$STATE/refuse"; exit 1; }
 [ "$1" = --test-only ] && exit 0
 until mkdir "$STATE/lock" 2>/dev/null; do sleep 0.01; done
 job=$(( $(cat "$STATE/last") + 1 )); echo $job > "$STATE/last"; rmdir "$STATE/lock"

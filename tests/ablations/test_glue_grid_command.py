@@ -17,7 +17,7 @@ from neobert import processes
 from neobert.errors import EXIT_DONE
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import read_run_file
-from neobert.search.storages import journal_of
+from neobert.search.storages import storage_address, storage_at
 from sweeps import glue_grid
 from tests.ablations.status_worlds import fail
 from tests.support.tiny_runs import starts
@@ -107,10 +107,11 @@ def test_a_dry_run_changes_nothing_and_lost_predictions_cost_the_nested_score_al
 
 
 @pytest.mark.usefixtures("swept")
-def test_seeds_and_failures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_seeds_storages_and_failures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Three seeds on one model, the best by their mean; a failed point stays failed until it is asked for again;
     Optuna shows it all, and again after its journal was lost."""
     arguments = ["--task", "cola", "--grid", "limited", "--seed", "0", "1", "2", "--runs", str(tmp_path)]
+    arguments += ["--storage", "journal"]
     capsys.readouterr()
     code, planned, _ = sweep(capsys, *arguments, "--dry-run")
     assert code == 0 and {entry["state"] for entry in planned} == {"missing"}
@@ -164,7 +165,7 @@ def _assert_best_has_highest_mean(points: list[dict[str, Any]]) -> None:
 
 
 def _assert_optuna_shows(root: Path, points: list[dict[str, Any]]) -> None:
-    storage = journal_of(root).open()
+    storage = storage_at(storage_address("journal", root)).open()
     shown = {
         trial.user_attrs["trial"]: (trial.state.name, round(trial.value, 4), trial.params["learning_rate"])
         for study in storage.get_all_studies()

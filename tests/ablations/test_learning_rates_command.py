@@ -19,7 +19,7 @@ from neobert.runs import worker
 from neobert.runs.kinds import read_records
 from neobert.runs.layout import Layout
 from neobert.runs.submissions import read_submissions
-from neobert.search.storages import journal_of
+from neobert.search.storages import storage_address, storage_at
 from sweeps import learning_rates
 from tests.ablations.fake_slurm import FakeSlurm
 from tests.support.tiny_runs import starts
@@ -176,7 +176,7 @@ def test_a_search_of_two_numbers_tries_ordinary_variants_and_shows_them_to_optun
         name: point["run"] for name, point in points.items()
     }
     assert len(starts(swept)) == len(before) + 2
-    storage = journal_of(swept).open()
+    storage = storage_at(storage_address("journal", swept)).open()
     (summary,) = [each for each in optuna.get_all_study_summaries(storage) if " tpe " in each.study_name]
     trials = optuna.load_study(study_name=summary.study_name, storage=storage).trials
     assert [each.state.name for each in trials] == ["COMPLETE"] * 3

@@ -2,6 +2,7 @@
 
 import os
 import random
+import resource
 import signal
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import pytest
 
 from neobert.command_line import guarded
 from neobert.files import read_lines
-from neobert.processes import REPOSITORY, Terminated, ended_by_signals
+from neobert.processes import REPOSITORY, Terminated, allow_many_files, ended_by_signals
 from tests.support.tiny_runs import (
     beside,
     curve,
@@ -102,6 +103,20 @@ def training(tmp_path: Path, finished: Path) -> "Iterator[Callable[[], tuple[sub
             if is_alive(pid):
                 os.kill(pid, signal.SIGKILL)
         each.communicate()
+
+
+def test_a_signal_to_the_command_alone_ends_all_and_saves(
+    training: "Callable[[], tuple[subprocess.Popen[str], Path]]",
+) -> None:
+    parent, folder = training()
+    below = all_below(parent.pid)
+    assert len(below) >= 2
+    parent.terminate()
+    _, words = parent.communicate(timeout=60)
+    assert parent.returncode == 75 and "stopped by SIGTERM; the same command goes on" in words
+    assert "asked to stop; saved after step" in words and "Traceback" not in words
+    assert list((folder / "checkpoints").glob("step-*"))
+    assert not [pid for pid in below if is_alive(pid)]
 
 
 def test_nothing_outlives_a_command_that_is_killed(
@@ -203,6 +218,16 @@ def test_nohup_is_respected_and_handlers_are_given_back() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(1)
     assert signal.getsignal(signal.SIGTERM) is own
+
+
+def test_a_process_may_open_as_many_files_as_the_system_allows() -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(256, before[1]), before[1]))
+        allow_many_files()
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (before[1], before[1])
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 def test_of_several_signals_the_first_counts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

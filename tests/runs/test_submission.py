@@ -165,13 +165,18 @@ def test_a_job_that_has_ended_before_the_queue_is_asked_has_the_number_that_sbat
     assert submit(runs) == 0 and jobs(runs) == {"101", "102", "103", "104"}
 
 
+@pytest.mark.parametrize(
+    ("line", "instead", "said"),
+    [
+        ('[ "$1" = --test-only ] && exit 0', "exit 1", "said nothing"),
+    ],
+)
 def test_an_sbatch_that_makes_no_job_is_told_in_a_sentence(
-    slurm: FakeSlurm, runs: Path, capsys: pytest.CaptureFixture
+    slurm: FakeSlurm, runs: Path, capsys: pytest.CaptureFixture, line: str, instead: str, said: str
 ) -> None:
-    line, instead = '[ "$1" = --test-only ] && exit 0', "exit 1"
     answer_with(slurm, line, instead)
     assert submit(runs) == 1
-    assert "said nothing" in capsys.readouterr().err
+    assert said in capsys.readouterr().err
     answer_with(slurm, instead, line)
     assert submit(runs) == 0 and live(slurm) == jobs(runs) and len(jobs(runs)) == 4
 
@@ -234,6 +239,22 @@ def test_options_in_the_environment_do_not_override_the_profile(
     assert all("#SBATCH --account=ours\n" in script for script in list(slurm.submitted().values())[first:])
 
 
+def test_nodes_that_have_not_registered_yet_are_waited_for(
+    slurm: FakeSlurm, runs: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A controller that has just started knows no GPU: that is no reason to change the profile."""
+    monkeypatch.setattr("neobert.slurm.submit.REGISTRATION_SECONDS", 0.2)
+    (slurm.state / "nodes").write_text("idle\nunknown\n")
+    (slurm.state / "refuse").write_text("allocation failure: Requested node configuration is not available")
+    assert submit(runs) == 1
+    said = capsys.readouterr().err
+    assert "have not registered" in said and "try again later" in said and "change the profile" not in said
+    monkeypatch.setattr("neobert.slurm.submit.REGISTRATION_SECONDS", 60.0)
+    (slurm.state / "refuse").rename(slurm.state / "refuse-once")
+    assert submit(runs) == 0
+    assert capsys.readouterr().err.count("waiting for them") == 1
+
+
 def executed(script: str, folder: Path) -> tuple[list[str], str, str]:
     """What a batch script calls srun with, PYTHONPATH, and MARK, when bash runs it."""
     stub = folder / "bin"
@@ -247,7 +268,7 @@ def executed(script: str, folder: Path) -> tuple[list[str], str, str]:
     return arguments, python_path, mark
 
 
-@settings(max_examples=20)
+@settings(max_examples=60)
 @given(name=NAMES, mark=TEXTS)
 def test_whatever_a_path_is_called_bash_takes_it_for_a_path(
     tmp_path_factory: pytest.TempPathFactory, name: str, mark: str

@@ -11,7 +11,7 @@ from neobert.files import read_lines
 from neobert.kinds.glue import SearchTrial, Trial
 from neobert.runs.layout import Layout
 from neobert.search.space import Search
-from neobert.search.storages import JOURNAL
+from neobert.search.storages import storage_address, storage_at
 from tests.search.grid_worlds import (
     assert_search_is_right,
     assert_shows_records,
@@ -25,7 +25,7 @@ from tests.support.forking import ForkedProcess
 
 DAMAGES = ("deleted", "garbage", "torn record")
 FAULTS = ("kills", "pauses", *DAMAGES, "new launcher")
-"""Beside the kills: every second victim is paused past its lease instead, or half-way the journal is deleted or filled
+"""Beside the kills: every second victim is paused past its lease instead, or half-way the storage is deleted or filled
 with garbage, a record is torn, or all workers of both launchers are killed and a third launcher is started."""
 FAILS, UNDEFINED, KILLS = "break-0", "undefined-1", "kill-2"
 """In every grid one point always fails, one has no score and one kills its first workers."""
@@ -40,6 +40,7 @@ class Drill:
     """
 
     layout: Layout
+    storage: str
     points: int
     workers: int
     kills: int
@@ -84,6 +85,7 @@ class Drill:
                 self.layout,
                 self.points,
                 self.seconds,
+                self.storage,
                 self.lease_seconds,
                 self.search,
                 machine=machine,
@@ -125,7 +127,7 @@ class Drill:
             self._pauses += 1
 
     def _damage(self, fault: str) -> None:
-        path = self.layout.root / JOURNAL
+        path = storage_at(storage_address(self.storage, self.layout.root)).path
         if fault == "torn record":
             done = [trial for trial in self._trials() if trial.is_done]
             self._torn = done[0].id
@@ -140,6 +142,7 @@ class Drill:
                 self._ended.append(worker)
             self._launch("third", self.workers)
         elif fault in DAMAGES:
+            assert path is not None
             content = path.read_bytes()
             path.unlink()
             if fault == "garbage":
@@ -162,7 +165,7 @@ class Drill:
         failed = [trial for trial in self._trials() if trial.error.exists()]
         published = Counter(line["part"] for line in self._lines("published"))
         print(
-            f"{self.search.sampler if self.search else 'grid'}, {fault}: "
+            f"{self.storage.partition(':')[0]}, {self.search.sampler if self.search else 'grid'}, {fault}: "
             f"{len(self._killed)} killed, {len(self._killed_themselves())} by a point, {self._pauses} paused; "
             f"{len(done)} records + {len(failed)} failed, {started(self.layout)} starts, {len(self._ended)} workers, "
             f"{len(crashed)} crashed, {said.count('; this result is dropped') + said.count('taken over')} dropped, "
@@ -174,15 +177,15 @@ class Drill:
         assert {name for name, times in published.items() if times > 1} <= {self._torn}, "published twice"
         if self.search is not None:
             assert {each.returncode for each in left_alone} == {0}, ends
-            assert_search_is_right(self.layout, self.search, self.points)
+            assert_search_is_right(self.layout, self.search, self.storage, self.points)
             return
         parts = self._trials()
         assert {each.returncode for each in left_alone} == {1}, ends
         assert (done, failed) == (list(parts[1:]), [parts[0]])
-        assert_shows_records(self.layout, self.points)
+        assert_shows_records(self.layout, self.points, self.storage)
         errors = {
             trial.user_attrs["error"]
-            for trial in load(self.layout, self.points).trials
+            for trial in load(self.layout, self.points, self.storage).trials
             if trial.user_attrs.get("trial") in (parts[0].id, parts[1].id) and "error" in trial.user_attrs
         }
         assert errors >= {"RuntimeError: broken on purpose", "the score is undefined"}

@@ -32,6 +32,7 @@ from neobert.runs.work import Part, Work
 from neobert.runs.worker import Worker
 from neobert.search import storages
 from neobert.search.space import Range, Search, Space
+from neobert.search.storages import STORAGE_VARIABLE, address_of_environment, storage_address, storage_at
 from neobert.search.study import OptunaStudy
 from neobert.search.subjects import GlueSubject, Report, by_tenths, tenth_of_epoch
 from tests.support import forking
@@ -46,9 +47,10 @@ class DummyStudy(GlueStudy):
     _sweep: OptunaStudy | None = PrivateAttr(None)
 
     def sweep(self, layout: Layout) -> OptunaStudy:
-        """The Optuna study of this study, in the journal of the folder."""
+        """The Optuna study of this study, in the storage of the environment."""
         if self._sweep is None:
-            self._sweep = OptunaStudy(GlueSubject(layout, self), lease_seconds=self._lease_seconds)
+            storage = storage_at(address_of_environment(layout.root))
+            self._sweep = OptunaStudy(GlueSubject(layout, self), storage, lease_seconds=self._lease_seconds)
         return self._sweep
 
     @property
@@ -177,7 +179,7 @@ def work_through(
     search: Search | None = None,
     failures_since: float | None = None,
 ) -> int:
-    """One worker works through the grid or the search, in the journal of the folder; its exit code."""
+    """One worker works through the grid or the search, in the storage of the environment; its exit code."""
     study = study_of(count, seconds, lease_seconds, search)
     known = study.trials(layout) if search is None else study.parts(layout)
     parts: list[Any] = [(None, part) for part in known]
@@ -216,6 +218,7 @@ def start_worker(
     layout: Layout,
     count: int,
     seconds: float,
+    storage: str,
     lease_seconds: float = 60,
     search: Search | None = None,
     *,
@@ -223,7 +226,7 @@ def start_worker(
     failures_since: float | None = None,
 ) -> forking.ForkedProcess:
     """A real process with a real worker; on a `machine` of another name, nobody else sees whether it lives."""
-    environment = os.environ | {forking.IMPORTED: "optuna"}
+    environment = os.environ | {STORAGE_VARIABLE: storage_address(storage, layout.root), forking.IMPORTED: "optuna"}
     arguments = worker_arguments(
         layout, count, seconds, lease_seconds, search, machine=machine, failures_since=failures_since
     )
@@ -235,19 +238,19 @@ def started(layout: Layout) -> int:
     return len(list(read_lines(layout.starts)))
 
 
-def assert_exactly_once(layout: Layout, points: int) -> None:
+def assert_exactly_once(layout: Layout, points: int, storage: str) -> None:
     """Every point has one record and was published once, and Optuna shows just that."""
     records = [read_record(dummy.record) for dummy in dummies(layout, points)]
     assert len(records) == points
     published = Counter(line["part"] for line in read_lines(layout.root / "published.jsonl"))
     assert set(published.values()) <= {1}, "a point was published twice"
-    assert_shows_records(layout, points)
+    assert_shows_records(layout, points, storage)
 
 
-def assert_shows_records(layout: Layout, points: int) -> None:
+def assert_shows_records(layout: Layout, points: int, storage: str) -> None:
     """Once mended, Optuna's study holds every scored point COMPLETE once with parameters, value and curve; all other
     trials are FAIL."""
-    trials = load(layout, points).trials
+    trials = load(layout, points, storage).trials
     complete = [trial for trial in trials if trial.state.name == "COMPLETE"]
     parts = {dummy.id: dummy for dummy in dummies(layout, points) if dummy.is_done}
     scores = {name: read_record(part.record)["scores"]["score"] for name, part in parts.items()}
@@ -264,7 +267,7 @@ def assert_shows_records(layout: Layout, points: int) -> None:
         assert trial.intermediate_values == curve
 
 
-def assert_search_is_right(layout: Layout, search: Search, points: int = 0) -> None:
+def assert_search_is_right(layout: Layout, search: Search, storage: str = "journal", points: int = 0) -> None:
     """So many points as wanted were asked for, none was published twice, and Optuna shows what the records say."""
     study = study_of(points, search=search)
     asked = study.asked(layout)
@@ -272,8 +275,8 @@ def assert_search_is_right(layout: Layout, search: Search, points: int = 0) -> N
     trials = {each.point: each for each in study.search_trials(layout)}
     published = Counter(line["part"] for line in read_lines(layout.root / "published.jsonl"))
     assert set(published.values()) <= {1}, "a trial was published twice"
-    shown = [each for each in load(layout, points, search).trials if each.state.name != "FAIL"]
-    assert Counter(Point(**each.params) for each in shown) == Counter(set(asked.values()))
+    shown = [each for each in load(layout, points, storage, search).trials if each.state.name != "FAIL"]
+    assert Counter(Point(**each.params) for each in shown) == Counter(asked.values())
     for each in shown:
         record = read_record(trials[Point(**each.params)].record)
         assert each.state.name == {"done": "COMPLETE", "pruned": "PRUNED"}[record["state"]]
@@ -283,9 +286,11 @@ def assert_search_is_right(layout: Layout, search: Search, points: int = 0) -> N
     assert Index(layout).progress(study).state == "done"
 
 
-def load(layout: Layout, points: int, search: Search | None = None) -> Any:
+def load(layout: Layout, points: int, storage: str, search: Search | None = None) -> Any:
     """The study as Optuna itself reads it, after a launcher has made it agree with the records."""
-    return OptunaStudy(GlueSubject(layout, study_of(points, search=search)), lease_seconds=0.0).show()
+    address = storage_address(storage, layout.root)
+    subject = GlueSubject(layout, study_of(points, search=search))
+    return OptunaStudy(subject, storage_at(address), lease_seconds=0.0).show()
 
 
 def fail_part(part: Part, claim: int, error: str) -> None:

@@ -21,6 +21,7 @@ from neobert.runs.records import publish_record
 from neobert.runs.run_file import RunFile
 from neobert.runs.work import Part, Work
 from neobert.runs.worker import Worker
+from neobert.search.storages import STORAGE_VARIABLE, address_of_environment, storage_address, storage_at
 from neobert.search.study import OptunaStudy
 from neobert.search.subjects import RateSubject
 from tests.support import forking
@@ -35,8 +36,8 @@ class DummySweep(RateSweep):
     _seconds: float = PrivateAttr(0.0)
 
     def study(self, layout: Layout) -> OptunaStudy:
-        """The Optuna study of the sweep, in the journal of the folder."""
-        return OptunaStudy(RateSubject(layout, self))
+        """The Optuna study of the sweep, in the storage of the environment."""
+        return OptunaStudy(RateSubject(layout, self), storage_at(address_of_environment(layout.root)))
 
     def ask(self, layout: Layout) -> tuple[Part, Claim] | None:
         return self.study(layout).take() if self.search else None
@@ -96,14 +97,15 @@ def ask(layout: Layout, work: Work) -> tuple[Part, Claim] | None:
 
 
 def work_through(layout: Layout, by: RateRule | RateSearch, seconds: float = 0.0) -> int:
-    """One worker works through the sweep, in the journal of the folder; its exit code."""
+    """One worker works through the sweep, in the storage of the environment; its exit code."""
     parts: list[Any] = [(None, part) for part in dummy_sweep(by, seconds).parts(layout)]
     return Worker(layout, parts, StopRequest(), execute=execute, ask=ask).run()
 
 
 def start_worker(layout: Layout, by: RateRule | RateSearch, seconds: float) -> forking.ForkedProcess:
     """A real process with a real worker."""
-    environment = os.environ | {forking.IMPORTED: "optuna"}
+    storage = {STORAGE_VARIABLE: storage_address("journal", layout.root)}
+    environment = os.environ | storage | {forking.IMPORTED: "optuna"}
     arguments = [str(layout.root), str(seconds), by.model_dump_json()]
     return forking.start_worker(arguments, environment, program="tests.search.rate_worlds")
 

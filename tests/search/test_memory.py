@@ -1,4 +1,4 @@
-"""Studies in memory: what the journal shows, made from records alone, and asked for by name from Python."""
+"""Studies in memory: what Optuna's storage shows, made from records alone, and asked for by name from Python."""
 
 from pathlib import Path
 
@@ -12,20 +12,24 @@ from neobert.runs.layout import Layout
 from neobert.runs.records import publish_sealed
 from neobert.search.memory import importances, study_in_memory
 from neobert.search.space import Search
+from neobert.search.storages import STORAGE_VARIABLE, storage_address, storage_at
 from tests.reports.made_up_study import SAMPLED, MadeUpStudy, copy, search_by
 from tests.search.grid_worlds import POINTS, fail_part, load, study_of, work_through
 
 
 @pytest.fixture
-def layout(tmp_path: Path) -> Layout:
+def layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Layout:
+    """A folder of runs whose workers use a journal."""
+    monkeypatch.setenv(STORAGE_VARIABLE, storage_address("journal", tmp_path))
+    storage_at.cache_clear()
     return Layout(tmp_path)
 
 
 @pytest.mark.parametrize("search", [None, search_by("tpe", "median"), search_by("random", seeds=(0, 1))])
-def test_it_is_what_the_journal_shows(layout: Layout, search: Search | None) -> None:
+def test_it_is_what_the_storage_shows(layout: Layout, search: Search | None) -> None:
     count = 8 if search is None else 0
     assert work_through(layout, count, search=search) == 0
-    shown = load(layout, count, search)
+    shown = load(layout, count, "journal", search)
     made = study_in_memory(layout, study_of(count, search=search))
     assert made.study_name == shown.study_name and made.user_attrs == shown.user_attrs
 
@@ -35,7 +39,7 @@ def test_it_is_what_the_journal_shows(layout: Layout, search: Search | None) -> 
     assert facts(made.trials) == facts(shown.trials) and len(made.trials) == 8
 
 
-def test_it_needs_no_journal_and_changes_no_file(layout: Layout) -> None:
+def test_it_needs_no_storage_and_changes_no_file(layout: Layout) -> None:
     assert work_through(layout, 4) == 0
     (layout.root / "optuna.journal").unlink()
     before = {path: path.stat().st_mtime_ns for path in layout.root.rglob("*")}
@@ -45,7 +49,7 @@ def test_it_needs_no_journal_and_changes_no_file(layout: Layout) -> None:
     assert {path: path.stat().st_mtime_ns for path in layout.root.rglob("*")} == before
 
 
-def test_a_failure_is_a_trial(layout: Layout) -> None:
+def test_a_point_that_was_asked_for_twice_is_there_twice_and_a_failure_is_one(layout: Layout) -> None:
     search = search_by("grid", "median")
     points = (POINTS[0], POINTS[0], POINTS[1])
     study = study_of(8, search=search)

@@ -4,6 +4,7 @@ import math
 import signal
 import tempfile
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import optuna
@@ -17,7 +18,7 @@ from neobert.rates import next_step
 from neobert.runs.index import Index
 from neobert.runs.layout import Layout
 from neobert.search.space import Range
-from neobert.search.storages import journal_of
+from neobert.search.storages import STORAGE_VARIABLE, storage_address, storage_at
 from tests.search.grid_worlds import started
 from tests.search.rate_worlds import RULE, SEEDS, dummy_sweep, loss_at, publish_loss, start_worker, work_through
 from tests.support.waiting import until
@@ -32,13 +33,20 @@ SEARCH = RateSearch(
 )
 
 
+@pytest.fixture(autouse=True)
+def storage_of_workers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    monkeypatch.setenv(STORAGE_VARIABLE, storage_address("journal", tmp_path))
+    yield
+    storage_at.cache_clear()
+
+
 def assert_sweep_is_right(layout: Layout, by: RateRule | RateSearch) -> None:
     """Every trial was published once, and Optuna, read by itself, shows its loss."""
     sweep = dummy_sweep(by)
     trials = {trial.id: trial for trial in sweep.trials(layout)}
     assert Counter(line["part"] for line in read_lines(layout.root / "published.jsonl")) == dict.fromkeys(trials, 1)
     sweep.study(layout).show()
-    (name,) = optuna.get_all_study_names(storage := journal_of(layout.root).open())
+    (name,) = optuna.get_all_study_names(storage := storage_at(storage_address("journal", layout.root)).open())
     study = optuna.load_study(study_name=name, storage=storage)
     assert study.direction.name == "MINIMIZE"
     complete = [each for each in study.trials if each.state.name == "COMPLETE"]

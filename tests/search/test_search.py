@@ -2,8 +2,8 @@
 
 import json
 import signal
-import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +24,7 @@ from neobert.runs.layout import Layout
 from neobert.runs.records import read_record
 from neobert.search.samplers import SAMPLERS, axes_of, space_of
 from neobert.search.space import Range, Space
-from neobert.search.storages import JOURNAL, LockLost
-from neobert.search.study import OptunaStudy
+from neobert.search.storages import STORAGE_VARIABLE, storage_address, storage_at
 from tests.search.grid_worlds import (
     POINTS,
     assert_search_is_right,
@@ -42,6 +41,13 @@ from tests.support.tiny_runs import claimed
 from tests.support.waiting import until
 
 
+@pytest.fixture(autouse=True)
+def storage_of_workers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    monkeypatch.setenv(STORAGE_VARIABLE, storage_address("journal", tmp_path))
+    yield
+    storage_at.cache_clear()
+
+
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_every_sampler_tries_its_points_once_within_the_space_with_rates_of_three_digits(
     tmp_path: Path, sampler: str
@@ -56,10 +62,12 @@ def test_every_sampler_tries_its_points_once_within_the_space_with_rates_of_thre
     assert len({point.learning_rate for point in points}) > 6
 
 
-@pytest.mark.parametrize("sampler", ["tpe", "grid"])
-def test_a_pruned_trial_has_a_record_of_the_search_but_none_of_its_own(tmp_path: Path, sampler: str) -> None:
+@pytest.mark.parametrize(("sampler", "pruner"), [("tpe", "median"), ("tpe", "hyperband"), ("grid", "median")])
+def test_a_pruned_trial_has_a_record_of_the_search_but_none_of_its_own(
+    tmp_path: Path, sampler: str, pruner: str
+) -> None:
     layout, count = Layout(tmp_path), 20
-    search = search_by(sampler, count, "median")
+    search = search_by(sampler, count, pruner)
     assert work_through(layout, count, search=search) == 0
     assert_search_is_right(layout, search, points=count)
     study = study_of(count, search=search)
@@ -75,7 +83,7 @@ def test_a_pruned_trial_has_a_record_of_the_search_but_none_of_its_own(tmp_path:
 def test_a_trial_with_seeds_goes_on_at_the_seed_at_which_it_was_killed(tmp_path: Path) -> None:
     layout, search = Layout(tmp_path), search_by("random", 2, seeds=(3, 4))
     (tmp_path / "kill-seed4").touch()
-    assert start_worker(layout, 0, 0.0, search=search).wait(timeout=60) == -signal.SIGKILL
+    assert start_worker(layout, 0, 0.0, "journal", search=search).wait(timeout=60) == -signal.SIGKILL
     (first,) = study_of(0, search=search).search_trials(layout)
     assert [trial.is_done for trial in first.trials] == [True, False]
     (tmp_path / "kill-seed4").unlink()
@@ -121,6 +129,16 @@ def test_weights_of_a_mean_that_another_worker_publishes_meanwhile_stay(
     assert best.weights.exists() and mean.exists()
 
 
+def test_wilcoxon_compares_the_scores_of_seeds(tmp_path: Path) -> None:
+    layout, search = Layout(tmp_path), search_by("random", 6, "wilcoxon", seeds=(0, 1, 2, 3, 4, 5))
+    assert work_through(layout, 0, search=search) == 0
+    assert_search_is_right(layout, search)
+    trials = study_of(0, search=search).search_trials(layout)
+    pruned = [each for each in trials if each.state == "pruned"]
+    assert pruned, "random points are worse than the best in all seeds"
+    assert {sum(trial.is_done for trial in each.trials) for each in pruned} == {4}
+
+
 def test_a_grid_and_a_search_share_their_trials(tmp_path: Path) -> None:
     """A point that the one has recorded is not run again by the other."""
     layout, count = Layout(tmp_path), 4
@@ -141,7 +159,7 @@ def test_a_search_waits_while_a_grid_runs_its_trial(tmp_path: Path) -> None:
     layout = Layout(tmp_path)
     search = search_by("grid", 1, "median")
     (trial,) = study_of(1).trials(layout)
-    grid = start_worker(layout, 1, 0.2)
+    grid = start_worker(layout, 1, 0.2, "journal")
     until(lambda: started(layout) == 1)
     assert work_through(layout, 1, search=search) == 0
     assert grid.wait(timeout=60) == 0
@@ -165,7 +183,7 @@ def test_a_search_whose_trial_fails_tries_the_others_and_is_not_closed(tmp_path:
     study = study_of(count, search=search)
     progress = Index(layout).progress(study)
     assert (progress.state, study.done(layout, progress.pending), study.open_parts(layout)) == ("failed", count - 1, 1)
-    states = [each.state.name for each in load(layout, count, search).trials]
+    states = [each.state.name for each in load(layout, count, "journal", search).trials]
     assert states == ["COMPLETE", "FAIL", "FAIL", "COMPLETE"]
     (tmp_path / "break-1").unlink()
     assert work_through(layout, count, search=search) == 0
@@ -205,7 +223,7 @@ def test_a_torn_record_or_point_is_made_again(tmp_path: Path, lost: str) -> None
     runs = Counter(line["part"] for line in read_lines(tmp_path / "published.jsonl"))
     assert sum(runs[each.id] for each in study.trials(layout)) == 6 + again
     assert started(layout) == begun + 1 + (lost != "point"), "the selection, and the trial of which something was torn"
-    assert len([each for each in load(layout, 0, search).trials if each.state.name == "COMPLETE"]) == 3
+    assert len([each for each in load(layout, 0, "journal", search).trials if each.state.name == "COMPLETE"]) == 3
 
 
 def test_a_record_that_another_worker_published_a_moment_ago_stays(tmp_path: Path) -> None:
@@ -219,27 +237,15 @@ def test_a_record_that_another_worker_published_a_moment_ago_stays(tmp_path: Pat
     assert_search_is_right(layout, search)
 
 
-def test_a_worker_whose_lock_was_broken_asks_again_even_if_it_waited_longer_than_a_lease(
+def test_a_storage_that_cannot_be_used_ends_the_worker_and_loses_no_point(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    layout, search, ask = Layout(tmp_path), search_by("random", 3), OptunaStudy._ask_sampler
-
-    def lose_once(study: OptunaStudy) -> Any:
-        monkeypatch.setattr(OptunaStudy, "_ask_sampler", ask)
-        time.sleep(0.02)
-        raise LockLost("broken")
-
-    monkeypatch.setattr(OptunaStudy, "_ask_sampler", lose_once)
-    assert work_through(layout, 0, lease_seconds=0.01, search=search) == 0
-    assert_search_is_right(layout, search)
-
-
-def test_a_journal_that_cannot_be_used_ends_the_worker_and_loses_no_point(tmp_path: Path) -> None:
     layout, search = Layout(tmp_path), search_by("random", 3)
-    (tmp_path / JOURNAL).mkdir()
+    (tmp_path / "blocked").touch()
+    monkeypatch.setenv(STORAGE_VARIABLE, storage_address(f"journal:{tmp_path / 'blocked' / 'file'}", tmp_path))
     with pytest.raises(RunFailed, match="cannot be asked for a point"):
         work_through(layout, 0, lease_seconds=0.5, search=search)
-    (tmp_path / JOURNAL).rmdir()
+    monkeypatch.setenv(STORAGE_VARIABLE, storage_address("journal", tmp_path))
     assert work_through(layout, 0, search=search) == 0
     assert_search_is_right(layout, search)
 

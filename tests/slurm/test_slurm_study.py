@@ -1,6 +1,7 @@
 """The study as users send it: the real command, dependencies, several nodes, several launchers."""
 
 import json
+import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -88,6 +89,64 @@ def test_what_a_login_shell_tells_srun_stops_no_job(
     job = study.send()
     study.wait_until_done()
     cluster.wait_for(job, {"COMPLETED"}, 60)
+
+
+def test_two_folders_of_one_account_leave_each_others_jobs_alone(cluster: Cluster, tmp_path: Path) -> None:
+    """The same command for two folders, one of them named like a command for a shell; one is cancelled again."""
+    mine, theirs = tmp_path / "mine", tmp_path / "their's $(touch gotcha)"
+    flags = ("--variant", "M0", "--stages", "pretrain", "--cluster", "slurm", "--cpus", "1", "--hours", "1")
+    for root in (mine, theirs):
+        launch(cluster, 1, *flags, "--runs", str(root))
+    jobs = {root: [each.job for each in read_submissions(Layout(root))] for root in (mine, theirs)}
+    assert [len(ids) for ids in jobs.values()] == [2, 2]
+    assert json.loads(launch(cluster, 1, *flags, "--runs", str(mine), "--json")) == []
+    launch(cluster, 1, "--variant", "M0", "--cancel", "--runs", str(mine))
+    until(lambda: cluster.states(jobs[mine][1]) == {"CANCELLED"}, 60, "a cancelled job")
+    cluster.wait_for(jobs[theirs][0], {"COMPLETED"}, 240)
+    assert not any("CANCELLED" in cluster.states(job) for job in jobs[theirs])
+    assert not list(tmp_path.rglob("gotcha")) and not list((cluster.folder / "jobs").glob("gotcha"))
+
+
+def test_neither_a_copy_nor_a_damaged_file_nor_a_name_costs_a_job(cluster: Cluster, tmp_path: Path) -> None:
+    """A file of the copy loses a bit, and a job of the user is called like a folder in jobs/. Every command then finds
+    the jobs of its own folder, and --cancel takes those alone."""
+    mine, copy = tmp_path / "mine", tmp_path / "copy"
+    flags = (
+        "--variant",
+        "M0",
+        "--stages",
+        "pretrain",
+        "--cluster",
+        "slurm",
+        "--cpus",
+        "1",
+        "--sbatch",
+        "begin=now+1hour",
+    )
+    precious = cluster.submit("sleep 600", "--job-name=precious")
+    launch(cluster, 1, *flags, "--runs", str(mine))
+    jobs = {each.job for each in read_submissions(Layout(mine))}
+    (mine / "jobs" / "precious").mkdir()
+    shutil.copytree(mine, copy)
+    damaged = next(copy.glob("jobs/*/submission.json"))
+    damaged.write_bytes(damaged.read_bytes().replace(b'"job": "', b'"jmb": "', 1))
+    launch(cluster, 1, *flags, "--runs", str(copy))
+    assert json.loads(launch(cluster, 1, *flags, "--runs", str(mine), "--json")) == []
+    assert {each.job for each in read_submissions(Layout(mine))} == jobs
+    launch(cluster, 1, "--variant", "M0", "--cancel", "--runs", str(copy))
+    copied = {each.job for each in read_submissions(Layout(copy))} - jobs
+    until(lambda: all(cluster.states(job) == {"CANCELLED"} for job in copied), 60, "cancelled jobs of the copy")
+    assert len(jobs) == len(copied) == 2
+    assert [cluster.states(job) for job in (*jobs, precious)] == [{"PENDING"}, {"PENDING"}, {"RUNNING"}]
+
+
+def test_a_controller_that_has_just_started_is_waited_for(cluster: Cluster, tmp_path: Path) -> None:
+    """For some seconds it knows of no GPU and refuses every job that wants one."""
+    flags = ("--variant", "M0", "--stages", "pretrain", "--cluster", "slurm", "--gpus", "8", "--runs", str(tmp_path))
+    cluster.kill_controller()
+    cluster.start_controller()
+    launch(cluster, 1, *flags)
+    assert len(read_submissions(Layout(tmp_path))) == 2
 
 
 def test_a_grid_runs_behind_the_pre_training_that_it_needs(cluster: Cluster, tmp_path: Path) -> None:

@@ -10,12 +10,14 @@ import os
 import select
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from neobert import processes
 
@@ -131,15 +133,36 @@ def close() -> None:
         process.wait()
 
 
+_connect = sqlite3.dbapi2.connect
+
+
+def connect(*arguments: Any, **settings: Any) -> sqlite3.Connection:
+    """`sqlite3.connect`, as SQLAlchemy calls it, that does not wait for disks: what a process wrote survives its end
+    without that."""
+    connection = _connect(*arguments, **settings)
+    connection.execute("PRAGMA synchronous=OFF")
+    return connection
+
+
+def _import_storages() -> None:
+    """Import what workers on studies need beside Optuna, and what Optuna imports when it opens a database."""
+    from optuna.storages import RDBStorage
+
+    from neobert.search.samplers import import_for
+
+    sqlite3.dbapi2.connect = connect
+    RDBStorage("sqlite://")
+    import_module("sqlalchemy.dialects.postgresql.psycopg")
+    import_module("psycopg")
+    import_for("qmc")
+
+
 def serve(descriptor: int, imported: str) -> int:
     """Fork a worker for every request until nobody can ask any more; in a worker, its exit code. Workers do not wait
     for disks."""
     os.fsync = lambda descriptor: None
     if imported == "optuna":
-        from neobert.search import study
-        from neobert.search.samplers import import_for
-
-        import_for("qmc")
+        _import_storages()
     else:
         import torch
 

@@ -90,7 +90,7 @@ def test_a_sweep_goes_to_the_queue_as_well(slurm: FakeSlurm, runs: Path) -> None
     """CoLA alone is one array; RTE brings MNLI before it. Failed points wait for --retry-failed there, too."""
     submit(runs)
     finish_pretraining(slurm, runs)
-    sweep = ["--variant", "M0", "--cluster", "slurm", "--runs", str(runs)]
+    sweep = ["--variant", "M0", "--cluster", "slurm", "--runs", str(runs), "--storage", "journal"]
     assert glue_grid.main(["--task", "cola", *sweep]) == 0
     assert glue_grid.main(["--task", "cola", "rte", *sweep]) == 0
     cola, mnli, rte = sent(runs)[4:]
@@ -133,15 +133,15 @@ def test_what_a_run_measures_stays_unless_flags_change_it(slurm: FakeSlurm, runs
     assert execution.compile == "auto"
 
 
-def test_jobs_get_the_tracker_without_the_environment_of_the_command(slurm: FakeSlurm, runs: Path) -> None:
+def test_jobs_get_tracker_and_storage_without_the_environment_of_the_command(slurm: FakeSlurm, runs: Path) -> None:
     """As under `export=NONE` they inherit nothing."""
     submit(runs)
     finish_pretraining(slurm, runs)
     arguments = ["--task", "cola", "--variant", "M0", "--cluster", "slurm", "--runs", str(runs)]
-    assert glue_grid.main([*arguments, "--track", "tensorboard"]) == 0
+    assert glue_grid.main([*arguments, "--storage", "journal", "--track", "tensorboard"]) == 0
     text = slurm.submitted()[sent(runs)[-1].job]
-    assert "export NEOBERT_TRACK=tensorboard" in text
-    assert "NEOBERT_TRACK" not in os.environ
+    assert "export NEOBERT_TRACK=tensorboard" in text and re.search("export NEOBERT_GRID_STORAGE=.*journal", text)
+    assert not {"NEOBERT_TRACK", "NEOBERT_GRID_STORAGE"} & os.environ.keys()
 
 
 def test_launchers_of_the_same_second_submit_each_stage_once(slurm: FakeSlurm, runs: Path) -> None:
