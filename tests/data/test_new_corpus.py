@@ -43,14 +43,12 @@ def test_a_corpus_of_compressed_json_lines_is_declared_and_trained_on(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     flags = ["--ladder", str(folder / "mine.py"), "--variant", "cook"]
-    runs = ["--runs", str(folder / "runs"), "--stages", "pretrain", "readouts", "--cluster", "here", "--workers", "1"]
+    runs = ["--runs", str(folder / "runs"), "--stages", "pretrain", "--cluster", "here", "--workers", "1"]
     assert run.main([*flags, *runs]) == EXIT_DONE, capsys.readouterr().err
     (corpus,) = (json.loads(path.read_text()) for path in folder.glob("runs/data/*/manifest.json"))
     assert corpus["documents"] == 400 and corpus["origins"]["corpus"].endswith(":column=body")
     (record,) = (json.loads(path.read_text()) for path in folder.glob("runs/pretraining/*/done.json"))
     assert record["scores"]["heldout_loss"].keys() == {"recipes"} and "read_by_corpus" not in record
-    readouts = [json.loads(path.read_text()) for path in folder.glob("runs/readouts/*/*.json")]
-    assert readouts and all("recipes" in json.dumps(each["scores"]) for each in readouts)
     capsys.readouterr()
     assert (
         prefetch.main([*flags, "--data-dir", str(folder / "none"), "--stages", "pretrain", "--check", "--json"])
