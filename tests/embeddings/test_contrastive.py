@@ -108,20 +108,6 @@ def test_the_loss_is_the_papers(texts: int, pairs: list[tuple[int, int]], negati
     assert ours.isfinite().all()
 
 
-@pytest.mark.parametrize("negatives", [0, 2])
-def test_the_loss_is_that_of_sentence_transformers(negatives: int) -> None:
-    losses = pytest.importorskip("sentence_transformers.losses")
-    pairs = 7
-    vectors = torch.randn((2 + negatives) * pairs, 5, generator=torch.Generator().manual_seed(0))
-    theirs = losses.MultipleNegativesRankingLoss(None, scale=1 / TAU)
-    columns = list(vectors.split(pairs))
-    numbers = np.arange(len(vectors)).reshape(-1, pairs)
-    ours = contrastive_losses(
-        vectors, match_texts(numbers[0], numbers[1], numbers[2:].ravel(), keep_false_negatives=True), TAU
-    )
-    torch.testing.assert_close(ours.mean(), theirs.compute_loss_from_embeddings(columns, None))
-
-
 def test_what_belongs_to_a_query_is_no_negative_of_it() -> None:
     """Two pairs with one query, and two with one document."""
     pairs = [Pair("aa", "b"), Pair("aa", "c"), Pair("d", "b"), Pair("e", "f", ("b", "b"))]
