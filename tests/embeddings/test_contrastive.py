@@ -24,6 +24,7 @@ from neobert.embeddings.contrastive import (
 )
 from neobert.embeddings.encoders import EmbeddingModel, PackedEncoder, PaddedEncoder
 from neobert.embeddings.pairs import (
+    PairCounts,
     Sampling,
     encode_pairs,
     probabilities,
@@ -211,6 +212,13 @@ def test_instructions_stand_before_what_they_are_for() -> None:
     both = encode_pairs([Pair("a", "b", ("c",))], Letters(), 20, query_instruction="do", document_instruction="do")
     assert both.documents[0][0].tolist() == [1, ord("d"), ord("o"), 2, ord("b"), 2]
     assert both.negatives[0][0].tolist() == [1, ord("d"), ord("o"), 2, ord("c"), 2]
+
+
+def test_blank_and_long_texts_are_counted() -> None:
+    pairs = [Pair("cat", "dog", ("x", " ")), Pair("  ", "dog"), Pair("a" * 40, "hound"), Pair("cat", "", ("y",))]
+    encoded = encode_pairs(pairs, Letters(), 20)
+    assert encoded.counts == PairCounts(read=4, kept=2, empty=2, empty_negatives=1, cut=1)
+    assert encoded.first_negatives.tolist() == [0, 1, 1] and encoded.queries.lengths.tolist() == [5, 20]
 
 
 class Padding(nn.Module):

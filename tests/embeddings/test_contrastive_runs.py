@@ -171,53 +171,22 @@ def test_an_encoder_of_transformers_is_trained(tmp_path: Path) -> None:
     assert opened.context == run.max_tokens == 32
 
 
-@pytest.fixture
-def own_data(tmp_path: Path, undisturbed: Trainable) -> Path:
-    """A folder with pairs of a person's own, and the synthetic tokenizer."""
-    folder = tmp_path / "mydata"
+def test_own_pairs_are_named_and_a_set_with_a_single_one_is_refused(
+    tmp_path: Path, undisturbed: Trainable, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, root = tmp_path / "mydata", tmp_path / "runs"
     (tokenizer,) = (undisturbed[0] / "data" / "tokenizers").iterdir()
     shutil.copytree(tokenizer, folder / "tokenizers" / "bert-base-uncased")
-    rows = {
-        "query": ["the cat sleeps .", "  ", "a dog " * 40, "birds fly .", None],
-        "document": ["a cat rests .", "nothing .", "a hound .", "a bird flies .", "something ."],
-        "negative": ["the cat runs .", "x", " ", "stones fall .", "y"],
-    }
-    write_table(folder / "pairs" / "mine.parquet", rows)
+    write_table(folder / "pairs" / "mine.parquet", {"query": ["a", ""], "document": ["b", "c"]})
     (folder / "pairs" / "instructions.json").write_text(json.dumps({"mine": "find the same"}))
-    return folder
-
-
-def write_run_on(own_data: Path, root: Path) -> ContrastiveRun:
-    """A run on a person's own pairs."""
-    source = open_source(str(own_data), synthetic_documents=1)
+    source = open_source(str(folder), synthetic_documents=1)
+    assert source.pair_sets() == ("mine",) and source.pair_instruction("mine") == "find the same"
+    with pytest.raises(MissingData, match=r"no data set of pairs mien .*did you mean 'mine'"):
+        source.pair_origin("mien")
     encoder = write_encoder(root, tokenizer_origin=source.tokenizer_origin("wordpiece", 512))
     pairs = pair_set("paraphrases").model_copy(update={"name": "mine", "origin": source.pair_origin("mine")})
     run = tiny_contrastive(encoder.id).model_copy(update={"sets": (pairs,)})
     execution = Execution(threads=1, processes=1, micro_batch_tokens=100, checkpoint_interval_steps=4)
-    write_run_file(Layout(root), run, SourceSpecification(name=str(own_data), synthetic_documents=1), execution, {})
-    return run
-
-
-def test_blank_and_long_texts_are_counted_and_lead_to_no_nan(tmp_path: Path, own_data: Path) -> None:
-    source = open_source(str(own_data), synthetic_documents=1)
-    assert source.pair_sets() == ("mine",) and source.pair_instruction("mine") == "find the same"
-    run = write_run_on(own_data, tmp_path)
-    assert work(tmp_path, run.reference) == 0
-    content = record(tmp_path, run)
-    counted = {"read": 5, "kept": 3, "empty": 2, "empty_negatives": 1, "cut": 1}
-    assert content["pairs"]["mine"] == {**dict.fromkeys(COUNTED, 0), **counted}
-    assert content["scores"]["heldout_loss"]["mine"] < 100
-
-
-def test_a_set_with_a_single_pair_is_refused_by_name(
-    tmp_path: Path, own_data: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write_table(own_data / "pairs" / "mine.parquet", {"query": ["a", ""], "document": ["b", "c"]})
-    assert work(tmp_path, write_run_on(own_data, tmp_path).reference) == 1
+    write_run_file(Layout(root), run, SourceSpecification(name=str(folder), synthetic_documents=1), execution, {})
+    assert work(root, run.reference) == 1
     assert "data set mine has 1 pairs with text (of 2)" in capsys.readouterr().err
-
-
-def test_a_missing_set_is_named(own_data: Path) -> None:
-    source = open_source(str(own_data), synthetic_documents=1)
-    with pytest.raises(MissingData, match=r"no data set of pairs mien .*did you mean 'mine'"):
-        source.pair_origin("mien")
