@@ -1,5 +1,6 @@
 """Adapters of tasks and encoders for mteb. Its results are written to a cache of its own, which its tools read."""
 
+import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -46,6 +47,7 @@ from neobert.data.sources import Source
 from neobert.data.tokenizers import Array
 from neobert.embeddings.encoders import NamedEncoder, TextCounts
 from neobert.errors import DamagedFile, RunFailed
+from neobert.files import replace_file
 from neobert.identity import identity
 from neobert.processes import Stopped, StopRequest
 
@@ -287,7 +289,7 @@ def measure_task(
             f"task {task.name} has the score {score}, which is outside [−1, 1]: the encoder gives all texts the same "
             "vector, or the gold scores of the task do not differ"
         )
-    mteb.ResultCache(results).save_to_cache(result, model.mteb_model_meta)
+    _publish(result, model.mteb_model_meta, results)
     (entries,) = result.scores.values()
     numbers = {name: float(value) for name, value in entries[0].items() if isinstance(value, int | float)}
     del numbers["main_score"]
@@ -308,3 +310,13 @@ def _measure_part(model: MtebModel, task: AbsTask) -> TaskResult:
         except ValueError as error:
             raise ValueError(f"task {task.metadata.name}: {error}") from error
     return found.task_results[0]
+
+
+def _publish(result: TaskResult, model: ModelMeta, results: Path) -> None:
+    """Write a result where mteb's tools look for it; atomically, as tasks of other workers share the folder."""
+    path = mteb.ResultCache(results).get_task_result_path(result.task_name, model)
+    with TemporaryDirectory() as scratch:
+        written = Path(scratch) / path.name
+        result.to_disk(written)
+        replace_file(path, written.read_bytes())
+    replace_file(path.parent / "model_meta.json", json.dumps(model.to_dict(), indent=2, default=str).encode())

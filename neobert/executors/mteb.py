@@ -28,7 +28,7 @@ from neobert.training.distributed import choose_kernels, default_device
 
 
 def execute(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: StopRequest) -> None:
-    """Measure one task of an evaluation, or read its score from mteb's cache, then publish the record."""
+    """Measure one task of an evaluation, then publish the record."""
     started_at = utc_now()
     choose_kernels(deterministic=False)
     evaluation = run_file.specification(EmbeddingEvaluation)
