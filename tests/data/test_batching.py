@@ -79,7 +79,7 @@ def predicted_places(rows: PackedRows, batch: Batch) -> set[tuple[int, int, int]
     taken=st.integers(0, 12),
     mixed=st.booleans(),
 )
-@settings(max_examples=15)
+@settings(max_examples=8)
 def test_every_state_continues_with_exactly_the_rows_that_would_have_come(
     packing: PackingWord, count: int, rows: int, taken: int, mixed: bool
 ) -> None:

@@ -1,5 +1,7 @@
 """Claims of masking: a pure function of who a token is, nested in the rate."""
 
+from functools import cache
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -24,6 +26,7 @@ def reference_fold(state: int, word: int) -> int:
     return value ^ value >> 16
 
 
+@cache
 def tokens() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(token ids, keys, offsets) of many ordinary tokens in documents of 100."""
     place = np.arange(COUNT)

@@ -74,7 +74,7 @@ def alone(by: TextEncoder, text: str) -> np.ndarray:
 
 
 @pytest.mark.parametrize("form", FORMS)
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(given_texts=texts, batch_tokens=st.sampled_from([1, 30, 100, 10_000]), chunk=st.sampled_from([1, 7, 4096]))
 def test_a_vector_does_not_depend_on_the_other_texts(tokenizer, form, given_texts, batch_tokens, chunk):
     with pytest.MonkeyPatch.context() as patch:
@@ -214,7 +214,7 @@ def reference(folder: Path) -> Callable[..., np.ndarray]:
 def test_vectors_are_those_of_transformers_whatever_else_is_encoded(family: str, folders: dict[str, Path]) -> None:
     alone, by = reference(folders[family]), opened(folders[family])
 
-    @settings(max_examples=8)
+    @settings(max_examples=4)
     @given(
         given_texts=texts,
         batch_tokens=st.sampled_from([1, 60, 300, 10_000]),
