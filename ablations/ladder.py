@@ -142,8 +142,6 @@ M0 = Variant(
                 rate=0.15,  # Table 2
                 mask_share=0.8,  # Table 2
                 random_share=0.1,  # Table 2
-                final_rate=None,  # the same at all steps
-                drawn_up_to=None,  # and in all documents
             ),
             packing="padded",  # Table 2
             optimization=Optimization(

@@ -360,7 +360,7 @@ def wanted_tasks(source: Source, choice: EmbeddingChoice) -> tuple[EmbeddingTask
     """
     available = source.embedding_tasks()
     if not available:
-        raise MissingData(f"{source.label} holds no tasks of embeddings: put their data into its folder mteb/")
+        raise MissingData(f"{source.label} holds no tasks of embeddings: prefetch them (--stages mteb)")
     return chosen_tasks(available, choice.tasks, choice.benchmarks)
 
 

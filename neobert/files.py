@@ -429,7 +429,9 @@ def _sha256_of_stamped(path: Path, stamp: tuple[int, ...]) -> str:
 def verify(folder: Path, checksums: Mapping[str, str], advice: str = TOKENISE_AGAIN) -> None:
     """Raise DamagedFile, which ends in `advice`, if a file of a folder is missing or differs from its SHA-256, {name:
     digits}."""
-    require_files(folder, checksums, advice)
+    for name in checksums:
+        if not is_file(folder / name):
+            raise DamagedFile(f"{folder / name} is missing: {advice}")
     for name in differing(folder, checksums):
         raise DamagedFile(f"{folder / name} does not match its checksum: {advice}")
 
@@ -464,13 +466,6 @@ def _read_verified(folder: Path) -> dict[str, Any]:
     except (OSError, DamagedFile):
         return {}
     return known if isinstance(known, dict) else {}
-
-
-def require_files(folder: Path, checksums: Mapping[str, str], advice: str = TOKENISE_AGAIN) -> None:
-    """Check that the files exist. Raises DamagedFile if one is missing."""
-    for name in checksums:
-        if not is_file(folder / name):
-            raise DamagedFile(f"{folder / name} is missing: {advice}")
 
 
 def stamp_of(status: os.stat_result) -> tuple[int, ...]:

@@ -244,44 +244,18 @@ class Data(Value):
 
 class Masking(Value):
     """Masked language modelling: `rate` of the tokens are predicted; of these `mask_share` become [MASK] and
-    `random_share` a random token, the rest stay as they are. With a `final_rate` the rate goes there in a straight line
-    over the steps of the first stage, and later stages keep it. With `drawn_up_to` each document has a rate of its own
-    in each epoch, drawn uniformly between `rate` and this one, as in masked diffusion (arXiv 2406.07524) but without
-    its weights: every predicted token counts the same."""
+    `random_share` a random token, the rest stay as they are."""
+
+    retired: ClassVar = {"final_rate": None, "drawn_up_to": None}
 
     rate: PositiveFloat
     mask_share: NonNegativeFloat
     random_share: NonNegativeFloat
-    final_rate: Annotated[PositiveFloat | None, Neutral(None)]
-    drawn_up_to: Annotated[PositiveFloat | None, Neutral(None)]
-
-    def at(self, progress: float) -> "Masking":
-        """Return the masking after a share of the first stage's steps, from 0 to 1."""
-        if self.final_rate is None:
-            return self
-        return self.model_copy(
-            update={"rate": self.rate + progress * (self.final_rate - self.rate), "final_rate": None}
-        )
-
-    def mean_rate(self, stage: int) -> float:
-        """Return the mean rate over the steps of a stage; stages count from 0."""
-        if self.drawn_up_to is not None:
-            return (self.rate + self.drawn_up_to) / 2
-        return self.at(0.5 if stage == 0 else 1.0).rate
-
-    @property
-    def highest_rate(self) -> float:
-        """Highest rate of any step and document."""
-        return max(self.rate, self.final_rate or 0.0, self.drawn_up_to or 0.0)
 
     @model_validator(mode="after")
     def _shares_add_up(self) -> Self:
-        if max(self.rate, self.final_rate or 0.0) >= 1:
-            raise ValueError(f"masking rate {self.highest_rate} leaves nothing to read: it must be below 1")
-        if self.drawn_up_to is not None and not self.rate < self.drawn_up_to <= 1:
-            raise ValueError(f"drawn_up_to {self.drawn_up_to} must be above the rate {self.rate} and at most 1")
-        if self.drawn_up_to is not None and self.final_rate is not None:
-            raise ValueError("a rate that is drawn (drawn_up_to) does not move to a final_rate: take one of them")
+        if self.rate >= 1:
+            raise ValueError(f"masking rate {self.rate} leaves nothing to read: it must be below 1")
         if self.mask_share + self.random_share > 1:
             raise ValueError(f"mask_share {self.mask_share} + random_share {self.random_share} exceed 1")
         return self

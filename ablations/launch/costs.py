@@ -262,7 +262,7 @@ class Machine:
 def stage_memory(run: PretrainingRun, machine: Machine, rows: int | None = None) -> TrainingMemory:
     """Return the memory of each GPU in a stage, with `rows` in a micro-batch (default: the machine's)."""
     recipe, stage = run.recipe, run.recipe.stages[-1]
-    batch = MicroBatchShape.of(rows or machine.rows(run), stage.context, recipe.masking.highest_rate)
+    batch = MicroBatchShape.of(rows or machine.rows(run), stage.context, recipe.masking.rate)
     return training_memory(recipe, run.context, batch, machine.engine, machine.gpus, stage.tokens_per_step)
 
 

@@ -106,26 +106,22 @@ def verify_prefetch(folder: Path, needs: Needs) -> list[Gap]:
     another size or, if there are none, files whose SHA-256 differs from the manifest."""
     source = DirectorySource(folder)
     items = list(items_of(needs))
-    absent = [Gap(item, reason) for item in items for reason in _reasons(source, item)]
+    absent = [Gap(item, reason) for item in items for reason in _absent(source, item)]
     return absent or [Gap(item, reason) for item in items for reason in _altered(source, item)]
 
 
-def _reasons(source: DirectorySource, item: Item) -> list[str]:
-    try:
-        return list(_absent(source, item))
-    except (MissingData, DamagedFile, ValueError) as error:
-        return [str(error)]
-
-
 def _absent(source: DirectorySource, item: Item) -> Iterator[str]:
-    if item.kind == "corpus":
-        source.corpus_folder(item.word).files()
-    elif item.kind == "tokenizer":
-        source.tokenizer_folder(item.word)
-    elif item.kind == "GLUE task" and (reason := source.tasks()[item.word]):
-        yield reason
+    try:
+        entries = source.manifest.below(item.folder)
+        if item.kind == "corpus":
+            source.corpus_folder(item.word).files()
+        elif item.kind == "tokenizer":
+            source.tokenizer_folder(item.word)
+        elif item.kind == "GLUE task" and (reason := source.tasks()[item.word]):
+            raise MissingData(reason)
+    except (MissingData, DamagedFile, ValueError) as error:
+        yield str(error)
         return
-    entries = source.manifest.below(item.folder)
     if not entries and not files_below(source.folder / item.folder):
         yield f"{source.folder / item.folder} is not there"
     for name, entry in entries.items():
@@ -371,7 +367,11 @@ def download(folder: Path, selection: DownloadPlan, *, workers: int) -> list[Exc
             errors.append(error)
             continue
         files |= (whole := _whole(folder, entries))
-        errors += [_damage(entries[name]) for name in entries.keys() - whole.keys()]
+        errors += [
+            DamagedFile(f"{entry.repository} sent {entry.file} with other bytes than the hub states: run again")
+            for name, entry in entries.items()
+            if name not in whole
+        ]
         write_manifest(folder, manifest)
     write_manifest(folder, manifest)
     return errors
@@ -397,18 +397,10 @@ def _flushed(folder: Path, new: Mapping[str, Entry]) -> dict[str, Entry]:
         sync_file(folder / name)
     for parent in {(folder / name).parent for name in new}:
         sync_folder(parent)
-    digests = {name: _stated_sha256(entry) or sha256_of(folder / name) for name, entry in new.items()}
+    stated = {name: (entry.checksum or "").partition("sha256:")[2] for name, entry in new.items()}
+    digests = {name: sha256 or sha256_of(folder / name) for name, sha256 in stated.items()}
     remember(folder, digests)
     return {name: replace(entry, sha256=digests[name]) for name, entry in new.items()}
-
-
-def _stated_sha256(entry: Entry) -> str | None:
-    kind, _, digits = (entry.checksum or "").partition(":")
-    return digits if kind == "sha256" else None
-
-
-def _damage(entry: Entry) -> DamagedFile:
-    return DamagedFile(f"{entry.repository} sent {entry.file} with other bytes than the hub states: run again")
 
 
 def _fetch(place: Path, entries: Sequence[Entry], workers: int) -> None:

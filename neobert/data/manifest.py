@@ -177,8 +177,6 @@ def read_manifest(folder: Path) -> Manifest:
     if not path.is_file():
         return Manifest({})
     content = read_checksummed(path)
-    if (schema := content.get("schema", SCHEMA)) != SCHEMA:
-        raise DamagedFile(f"{path} has schema {schema!r}, and this version reads {SCHEMA}: update the code")
     found = as_written(_MANIFEST, content, path, "remove it and prefetch again")
     for name, entry in found.files.items():
         if not all(map(is_local, (name, entry.file or name))):

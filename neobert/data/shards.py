@@ -39,11 +39,10 @@ from neobert.files import (
     read_checksummed,
     read_json,
     replace_file,
-    require_files,
     sha256_of,
     sync_file,
+    verify,
 )
-from neobert.files import verify as verify_files
 from neobert.recipe import LongDocuments
 
 logger = logging.getLogger(__name__)
@@ -71,22 +70,8 @@ class Shard:
     tokens: int
     files: dict[str, str]
 
-    @classmethod
-    def read(cls, record: Any, number: int, path: Path) -> "Shard":
-        """Return the record of shard `number` in the file `path`.
 
-        Raises:
-            DamagedFile: it has another form, or names other files than the shard's.
-        """
-        shard = as_written(_SHARD, record, path, TOKENISE_AGAIN)
-        if shard.files.keys() != {tokens_name(number), documents_name(number)}:
-            raise DamagedFile(
-                f"{path} has a record of shard {number} that names {sorted(shard.files)}: do not trust it"
-            )
-        return shard
-
-
-_SHARD = TypeAdapter(Shard)
+_SHARD, _SHARDS = TypeAdapter(Shard), TypeAdapter(list[Shard])
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,8 +120,8 @@ class TokenizedCorpus:
             into[target:stop] = self.shards[shard][begin:end]
 
 
-def open_shards(folder: Path, *, verify: bool = True) -> TokenizedCorpus:
-    """Memory-map a tokenised corpus. `verify` compares checksums, only once for files that do not change.
+def open_shards(folder: Path) -> TokenizedCorpus:
+    """Memory-map a tokenised corpus. Checksums are compared, only once for files that do not change.
 
     Raises:
         MissingData: there is no finished corpus in the folder.
@@ -145,38 +130,22 @@ def open_shards(folder: Path, *, verify: bool = True) -> TokenizedCorpus:
     if not is_file(folder / MANIFEST):
         raise MissingData(f"there is no tokenised corpus in {folder}: prepare it first")
     manifest = read_checksummed(folder / MANIFEST)
-    shards = [Shard.read(record, number, folder / MANIFEST) for number, record in enumerate(manifest["shards"])]
-    checksums = {name: sha256 for shard in shards for name, sha256 in shard.files.items()}
-    (verify_files if verify else require_files)(folder, checksums)
-    records = [_documents(folder / documents_name(number)) for number in range(len(shards))]
+    shards = as_written(_SHARDS, manifest["shards"], folder / MANIFEST, TOKENISE_AGAIN)
+    verify(folder, {name: sha256 for shard in shards for name, sha256 in shard.files.items()})
+    records = [np.load(folder / documents_name(number), mmap_mode="r") for number in range(len(shards))]
     columns = {name: np.concatenate([part[name] for part in records]) for name in ("length", "text_bytes", "text_hash")}
-    corpus = TokenizedCorpus(
+    return TokenizedCorpus(
         ids=SpecialIds(**manifest["special_ids"]),
         lengths=columns["length"].astype(np.int64),
         text_bytes=columns["text_bytes"].astype(np.int64),
         text_hashes=columns["text_hash"],
-        shards=tuple(_tokens(folder / tokens_name(number), shard.tokens) for number, shard in enumerate(shards)),
+        shards=tuple(_tokens(folder / tokens_name(number)) for number in range(len(shards))),
         manifest=manifest,
     )
-    if int(corpus.lengths.sum()) != corpus.tokens:
-        raise DamagedFile(f"{folder} holds {corpus.tokens} tokens but its documents add up to another number: redo it")
-    return corpus
 
 
-def _documents(path: Path) -> NDArray[Any]:
-    try:
-        records: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, EOFError) as error:
-        raise DamagedFile(f"{path} is not readable ({error}): remove its folder to tokenise again") from error
-    if records.dtype != DOCUMENT:
-        raise DamagedFile(f"{path} holds {records.dtype} and not {DOCUMENT}: remove its folder to tokenise again")
-    return records
-
-
-def _tokens(path: Path, tokens: int) -> NDArray[np.uint16]:
-    if path.stat().st_size != tokens * TOKEN.itemsize:
-        raise DamagedFile(f"{path} is not {tokens} tokens long: remove its folder to tokenise again")
-    if tokens == 0:
+def _tokens(path: Path) -> NDArray[np.uint16]:
+    if path.stat().st_size == 0:  # cannot be mapped
         return np.empty(0, dtype=TOKEN)
     return np.asarray(np.memmap(path, dtype=TOKEN, mode="r"))
 
@@ -358,7 +327,7 @@ def _finished_shards(partial: Path) -> list[Shard]:
     with suppress(DamagedFile, FileNotFoundError):
         while True:
             path = _record_path(partial, len(shards))
-            shard = Shard.read(read_json(path), len(shards), path)
+            shard = as_written(_SHARD, read_json(path), path, TOKENISE_AGAIN)
             if any(sha256_of(partial / name) != sha256 for name, sha256 in shard.files.items()):
                 break
             shards.append(shard)

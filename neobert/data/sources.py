@@ -24,15 +24,20 @@ from neobert.data.catalog import (
     require_split,
 )
 from neobert.data.corpora import CHARACTERS_OF_A_TEXT, TEXT_COLUMN, TEXTS_OF_A_FILE, CorpusFolder, NoCorpus
-from neobert.data.manifest import ORIGIN_DIGITS, Manifest, files_origin, read_manifest, require_complete
+from neobert.data.manifest import (
+    ORIGIN_DIGITS,
+    Manifest,
+    files_origin,
+    read_manifest,
+    require_complete,
+    require_unchanged,
+)
 from neobert.data.mteb_tasks import (
     MTEB_REPOSITORIES,
     OFFICIAL_TASKS,
     EmbeddingTask,
-    FolderTask,
     PublishedTask,
-    TaskTables,
-    folder_tasks,
+    Table,
     member_names,
 )
 from neobert.data.pairs import DECLARED_SETS, INSTRUCTIONS_FILE, Pair, own_pairs, read_words
@@ -67,7 +72,8 @@ class Source(ABC):
     """Base class of sources: corpora, tokenizers, tasks and pairs. `own_corpora` are those that a ladder adds.
 
     The `*_origin` methods return a string that identifies the bytes of the data. They and the reading methods raise
-    MissingData if the data are absent, and DamagedFile or ValueError if they are invalid.
+    MissingData if the data are absent, and DamagedFile or ValueError if they are invalid. A source without data on this
+    machine has no reading methods of its own.
     """
 
     own_corpora: Mapping[str, CorpusFolder] = field(default_factory=dict, kw_only=True)
@@ -111,8 +117,8 @@ class Source(ABC):
     @abstractmethod
     def _common_origin(self, corpus: str) -> str: ...
 
-    @abstractmethod
-    def _common_documents(self, corpus: str) -> Iterator[str]: ...
+    def _common_documents(self, corpus: str) -> Iterator[str]:
+        raise _not_downloaded(corpus)
 
     @abstractmethod
     def _common_size(self, corpus: str) -> tuple[float, float]: ...
@@ -132,14 +138,13 @@ class Source(ABC):
     @abstractmethod
     def tokenizer_origin(self, tokenizer: str, vocabulary_size: int) -> str: ...
 
-    @abstractmethod
     def tokenizer(self, tokenizer: str, vocabulary_size: int, cache: Path) -> TextTokenizer:
         """Return a tokenizer of at most `vocabulary_size` tokens. Trained tokenizers are stored below `cache`."""
+        raise _not_downloaded(tokenizer)
 
     def _trained_tokenizer(
         self, tokenizer: str, vocabulary_size: int, cache: Path, texts: Callable[[], list[str]]
     ) -> TextTokenizer:
-        """Load the tokenizer from `cache`, or train it on `texts`."""
         folder = self.trained_folder(tokenizer, vocabulary_size, cache)
         return kept_tokenizer(folder, lambda: TRAINERS[tokenizer](texts(), vocabulary_size))
 
@@ -155,9 +160,9 @@ class Source(ABC):
     @abstractmethod
     def task_origin(self, task: str) -> str: ...
 
-    @abstractmethod
     def task_examples(self, task: str, split: str) -> dict[str, list[str | int | float]]:
         """Return the columns of one split, named as in nyu-mll/glue."""
+        raise _not_downloaded(task)
 
     def blimp_origin(self) -> str:
         raise NoCorpus(f"{self.label} has no BLiMP: pass --data DIR of a folder with its files in DIR/{BLIMP_FOLDER}")
@@ -180,9 +185,9 @@ class Source(ABC):
     def pair_instruction(self, name: str) -> str | None:
         """Return the instruction put before the queries of a data set, or None."""
 
-    @abstractmethod
     def pairs(self, name: str) -> Iterator[Pair]:
         """Yield the pairs of a data set in a fixed order."""
+        raise _not_downloaded(name)
 
     @abstractmethod
     def embedding_tasks(self) -> tuple[EmbeddingTask, ...]:
@@ -192,8 +197,9 @@ class Source(ABC):
     def embedding_task_origin(self, name: str) -> str:
         """Return the origin of a task's data. Local data are checked first."""
 
-    @abstractmethod
-    def embedding_task_data(self, name: str) -> TaskTables | PublishedTask: ...
+    def embedding_task_data(self, name: str) -> Mapping[str, Table] | PublishedTask:
+        """Return a task's tables, or the folders from which mteb loads them."""
+        raise _not_downloaded(name)
 
 
 def open_source(
@@ -239,21 +245,15 @@ class SyntheticSource(Source):
     trains_tokenizers = True
 
     def _common_origin(self, corpus: str) -> str:
-        self._require_corpus(corpus)
         return f"{self._world}:documents={self.documents_per_corpus}"
 
     def _common_documents(self, corpus: str) -> Iterator[str]:
-        self._require_corpus(corpus)
         return synthetic.corpus_documents(corpus, documents=self.documents_per_corpus)
 
     def _common_size(self, corpus: str) -> tuple[float, float]:
         sample = list(islice(self.documents(corpus), _SIZED_TEXTS))
         words = sum(len(text.split()) for text in sample) / len(sample)  # nearly every word is one token
         return words * self.documents_per_corpus, self.documents_per_corpus
-
-    def _require_corpus(self, corpus: str) -> None:
-        if corpus not in synthetic.CORPORA:
-            raise NoCorpus(f"the synthetic world has no corpus {corpus}: put its files into DIR/corpora/{corpus}")
 
     def tokenizer_origin(self, tokenizer: str, vocabulary_size: int) -> str:
         require_known(tokenizer, TOKENIZERS, "tokenizer")
@@ -297,7 +297,7 @@ class SyntheticSource(Source):
         require_known(name, [task.name for task in synthetic.EMBEDDING_TASKS], "task")
         return self._world
 
-    def embedding_task_data(self, name: str) -> TaskTables:
+    def embedding_task_data(self, name: str) -> Mapping[str, Table]:
         return synthetic.embedding_tables(name)
 
     @property
@@ -322,24 +322,15 @@ class HubSource(Source):
     def _common_origin(self, corpus: str) -> str:
         return self._origin(*CORPORA[corpus].repositories)
 
-    def _common_documents(self, corpus: str) -> Iterator[str]:
-        raise _not_downloaded(corpus)
-
     def _common_size(self, corpus: str) -> tuple[float, float]:
         return CORPORA[corpus].tokens, CORPORA[corpus].documents
 
     def tokenizer_origin(self, tokenizer: str, vocabulary_size: int) -> str:
         return self._origin(TOKENIZERS[require_known(tokenizer, TOKENIZERS, "tokenizer")])
 
-    def tokenizer(self, tokenizer: str, vocabulary_size: int, cache: Path) -> TextTokenizer:
-        raise _not_downloaded(tokenizer)
-
     def task_origin(self, task: str) -> str:
         require_known(task, TASK_SPLITS, "task")
         return self._origin(GLUE)
-
-    def task_examples(self, task: str, split: str) -> dict[str, list[str | int | float]]:
-        raise _not_downloaded(task)
 
     def pair_sets(self) -> tuple[str, ...]:
         return tuple(DECLARED_SETS)
@@ -350,18 +341,12 @@ class HubSource(Source):
     def pair_instruction(self, name: str) -> str | None:
         return DECLARED_SETS[self._require_pair_set(name)].instruction
 
-    def pairs(self, name: str) -> Iterator[Pair]:
-        raise _not_downloaded(name)
-
     def embedding_tasks(self) -> tuple[EmbeddingTask, ...]:
         return tuple(OFFICIAL_TASKS.values())
 
     def embedding_task_origin(self, name: str) -> str:
         task = OFFICIAL_TASKS[require_known(name, OFFICIAL_TASKS, "task")]
         return hub_origin([MTEB_REPOSITORIES[member] for member in member_names(task)])
-
-    def embedding_task_data(self, name: str) -> PublishedTask:
-        raise _not_downloaded(name)
 
     def _origin(self, *repositories: Repository) -> str:
         return hub_origin([(each.name, self.revisions.get(each.name, UNRESOLVED)) for each in repositories])
@@ -385,10 +370,9 @@ def _not_downloaded(name: str) -> MissingData:
 class DirectorySource(Source):
     """Corpora, tasks, pairs and tokenizers below `folder`.
 
-    corpora/<name>/ is a `CorpusFolder`; glue/<task>/<split>, pairs/<name> and mteb/<Category>/<Task>/<table> are one
-    file each; tokenizers/<name>/ contains a tokenizer.json, and blimp/data/ the files of BLiMP. Prefetch writes the
-    same layout, but for BLiMP, and a manifest.json with the commit of each file, so that prefetched data have the hub's
-    origin.
+    corpora/<name>/ is a `CorpusFolder`; glue/<task>/<split> and pairs/<name> are one file each; tokenizers/<name>/
+    contains a tokenizer.json, and blimp/data/ the files of BLiMP. Prefetch writes the same layout, but for BLiMP, and
+    mteb/<task>/, with a manifest.json that has the commit of each file, so that prefetched data have the hub's origin.
     """
 
     folder: Path
@@ -436,8 +420,6 @@ class DirectorySource(Source):
         return f"trained:{texts}:{tokenizer}:vocabulary={vocabulary_size}"
 
     def tokenizer(self, tokenizer: str, vocabulary_size: int, cache: Path) -> TextTokenizer:
-        """Return the folder's tokenizer, or one trained on all its corpora and the ladder's own."""
-
         def texts() -> list[str]:
             read = [*map(self.corpus_folder, self._corpora()), *self.own_corpora.values()]
             beginnings = list(chain.from_iterable(each.beginnings() for each in read))
@@ -527,25 +509,34 @@ class DirectorySource(Source):
         return [path for path in found if split_name(path)[1] == ".parquet"]
 
     @cached_property
-    def _embedding_tasks(self) -> dict[str, FolderTask]:
-        return folder_tasks(self.folder, self.manifest)
-
-    def _embedding_task(self, name: str) -> FolderTask:
-        if name not in self._embedding_tasks:
-            hint = did_you_mean(name, [*self._embedding_tasks, *OFFICIAL_TASKS])
-            raise MissingData(f"there is no task {name} in {self.folder / 'mteb'} ({hint})")
-        return self._embedding_tasks[name]
+    def _embedding_tasks(self) -> dict[str, EmbeddingTask]:
+        """mteb's tasks that prefetch downloaded."""
+        return {
+            name: task
+            for name, task in OFFICIAL_TASKS.items()
+            if all(self.manifest.below(f"mteb/{member}") for member in member_names(task))
+        }
 
     def embedding_tasks(self) -> tuple[EmbeddingTask, ...]:
-        return tuple(found.task for found in self._embedding_tasks.values())
+        return tuple(self._embedding_tasks.values())
 
     def embedding_task_origin(self, name: str) -> str:
-        return self._origin_once(
-            f"embedding task {name}", lambda: self._embedding_task(name).origin(self.folder, self.manifest)
-        )
+        def origin() -> str:
+            folders = [folder.relative_to(self.folder).as_posix() for folder in self._task_folders(name).values()]
+            entries = {file: entry for folder in folders for file, entry in self.manifest.below(folder).items()}
+            require_complete(f"task {name}", self.folder, entries)
+            require_unchanged(self.folder, entries)
+            return hub_origin([(entry.repository, entry.revision) for entry in entries.values()])
 
-    def embedding_task_data(self, name: str) -> TaskTables | PublishedTask:
-        return self._embedding_task(name).data()
+        return self._origin_once(f"embedding task {name}", origin)
+
+    def embedding_task_data(self, name: str) -> PublishedTask:
+        return PublishedTask(self._task_folders(name))
+
+    def _task_folders(self, name: str) -> dict[str, Path]:
+        if name not in self._embedding_tasks:
+            raise MissingData(f"there is no task {name} in {self.folder / 'mteb'}: prefetch it")
+        return {member: self.folder / "mteb" / member for member in member_names(self._embedding_tasks[name])}
 
     def _origin(self, files: Sequence[Path]) -> str:
         return files_origin(self.folder, self.manifest, files)

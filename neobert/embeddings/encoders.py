@@ -55,7 +55,6 @@ class EmbeddingModel(nn.Module, ABC):
 
     @property
     def width(self) -> int:
-        """Number of elements of a vector."""
         return int(self.model.width)
 
     @abstractmethod
@@ -189,14 +188,11 @@ class PaddedEncoder(EmbeddingModel):
 
 @dataclass(frozen=True)
 class TextCounts:
-    """Numbers of texts requested, of repeats within a call, of blank texts and of texts cut to the context; and the
-    number of tokens computed, specials included."""
+    """Numbers of texts requested, of blank texts and of texts cut to the context."""
 
     texts: int = 0
-    repeated: int = 0
     empty: int = 0
     cut: int = 0
-    tokens: int = 0
 
     def __add__(self, other: "TextCounts") -> "TextCounts":
         return TextCounts(*(own + more for own, more in zip(astuple(self), astuple(other), strict=True)))
@@ -230,12 +226,10 @@ class TextEncoder:
 
     @property
     def width(self) -> int:
-        """Number of elements of a vector."""
         return self.model.width
 
     @property
     def parameters(self) -> int:
-        """Number of parameters of the encoder."""
         return sum(parameter.numel() for parameter in self.model.parameters())
 
     @torch.inference_mode()
@@ -250,16 +244,14 @@ class TextEncoder:
         """
         distinct, numbers = _distinct(texts)
         vectors = np.empty((len(distinct), self.width), np.float32)
-        is_cut, tokens = np.zeros(len(distinct), bool), 0
+        is_cut = np.zeros(len(distinct), bool)
         for chunk, framed, cut in prefetch(self._framed(distinct, instruction)):
             vectors[chunk] = self._vectors(framed)
             is_cut[chunk] = cut
-            tokens += len(framed.token_ids)
         _require_finite(vectors, numbers)
         empty = sum(not text.strip() for text in texts)
-        repeated = len(texts) - len(distinct)
-        self.counts += TextCounts(len(texts), repeated, empty, int(is_cut[numbers].sum()), tokens)
-        return vectors[numbers] if repeated else vectors
+        self.counts += TextCounts(len(texts), empty, int(is_cut[numbers].sum()))
+        return vectors if len(distinct) == len(texts) else vectors[numbers]
 
     def _framed(self, texts: Sequence[str], instruction: str | None) -> Iterator[tuple[Array, FramedTexts, Array]]:
         """Yield chunks (numbers of texts, tokenised texts, which were cut), with the longest texts first."""

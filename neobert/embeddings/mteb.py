@@ -1,11 +1,11 @@
-"""Adapters of tasks and encoders for mteb. Its results are kept in the layout of its own cache, so that its tools can
-read them."""
+"""Adapters of tasks and encoders for mteb. Its results are written to a cache of its own, which its tools read."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -37,20 +37,18 @@ from torch.utils.data import DataLoader
 from neobert.data.mteb_tasks import (
     BENCHMARKS,
     CATEGORY_FACTS,
-    MECHANISMS,
     Category,
     EmbeddingTask,
     PublishedTask,
     Table,
     TaskOnData,
-    TaskTables,
 )
 from neobert.data.sources import Source
 from neobert.data.tokenizers import Array
 from neobert.embeddings.encoders import NamedEncoder, TextCounts
 from neobert.errors import DamagedFile, RunFailed
 from neobert.files import replace_file
-from neobert.identity import NUMERICS, chosen, identity
+from neobert.identity import identity
 from neobert.processes import Stopped, StopRequest
 
 TASK_CLASSES: Mapping[Category, type[AbsTask]] = {
@@ -64,26 +62,21 @@ TASK_CLASSES: Mapping[Category, type[AbsTask]] = {
 }
 """mteb's task class of each category in MTEB(eng, v1)."""
 
+NO_PROMPTS: Mapping[str, str] = {}
+
 LOADED_TEXTS = 1024
 """Batch size of mteb's loaders in texts; all batches of a call are encoded together."""
 
 KEPT_DIGITS = 6
 """Digits to which mteb rounds scores. A perfect score may exceed 1 by a rounding error."""
 
-COUNTS = "encoded"
-"""Key of our text counts in mteb's result files."""
 
-VERSIONS = "numerics"
-"""Key of our numerics versions in mteb's result files."""
-
-FIRST_VERSIONS = {"tokenization": 2, "model": 1}
-"""The versions of result files without this key."""
-
-
-def mteb_tasks(task: EmbeddingTask | TaskOnData, data: TaskTables | PublishedTask, origin: str) -> Iterator[AbsTask]:
+def mteb_tasks(
+    task: EmbeddingTask | TaskOnData, data: Mapping[str, Table] | PublishedTask, origin: str
+) -> Iterator[AbsTask]:
     """Yield the mteb task of `task`, or its members: mteb's own, which load the folders of `data`, or one that has
     loaded its tables."""
-    if isinstance(data, TaskTables):
+    if not isinstance(data, PublishedTask):
         yield _declare(task, data, origin)
         return
     for name, folder in data.folders.items():
@@ -128,7 +121,7 @@ def official_task(name: str) -> AbsTask:
     return found
 
 
-def _declare(task: EmbeddingTask | TaskOnData, data: TaskTables, origin: str) -> AbsTask:
+def _declare(task: EmbeddingTask | TaskOnData, tables: Mapping[str, Table], origin: str) -> AbsTask:
     task_class = TASK_CLASSES[task.category]
     metadata = TaskMetadata(
         name=task.name,
@@ -142,7 +135,7 @@ def _declare(task: EmbeddingTask | TaskOnData, data: TaskTables, origin: str) ->
     )
     gold_range = {"min_score": 0, "max_score": 5}  # without effect, because the metric is a correlation
     found: AbsTask = type(task_class.__name__, (task_class,), {"metadata": metadata, **gold_range})()
-    found.dataset = _CONVERTERS.get(task.category, _rows)(data.tables)
+    found.dataset = _CONVERTERS.get(task.category, _rows)(tables)
     found.data_loaded = True
     return found
 
@@ -151,31 +144,19 @@ def _rows(tables: Mapping[str, Table]) -> Any:
     return DatasetDict({name: Dataset.from_dict({**table}) for name, table in tables.items()})
 
 
-def _classification(tables: Mapping[str, Table]) -> Any:
-    """Return the rows; of two labels without 1, which mteb takes for the positive one, the greater becomes 1."""
-    labels = sorted(set(tables["train"]["label"]))
-    if len(labels) > 2 or 1 in labels:
-        return _rows(tables)
-    numbered = {name: [labels.index(label) for label in table["label"]] for name, table in tables.items()}
-    return _rows({name: {**table, "label": numbered[name]} for name, table in tables.items()})
-
-
 def _one_set(tables: Mapping[str, Table]) -> Any:
     """Return all texts of the task as one set."""
     return DatasetDict(test=Dataset.from_dict({name: [list(values)] for name, values in tables["test"].items()}))
 
 
 def _retrieval(tables: Mapping[str, Table]) -> Any:
-    corpus, queries, judged = (tables[name] for name in ("corpus", "queries_test", "qrels_test"))
-    relevant: dict[str, dict[str, int]] = {}
+    judged, relevant = tables["qrels_test"], dict[str, dict[str, int]]()
     for query, document, score in zip(judged["query-id"], judged["corpus-id"], judged["score"], strict=True):
-        relevant.setdefault(str(query), {})[str(document)] = int(score)
-    titles = corpus.get("title") or [""] * len(corpus["_id"])
-    return _search(_texts_by_id(corpus, title=titles), _texts_by_id(queries), relevant, None)
-
-
-def _texts_by_id(table: Table, **others: Sequence[str]) -> Dataset:
-    return Dataset.from_dict({"id": list(map(str, table["_id"])), "text": list(table["text"]), **others})
+        relevant.setdefault(query, {})[document] = score
+    corpus, queries = (
+        dict(zip(tables[name]["_id"], tables[name]["text"], strict=True)) for name in ("corpus", "queries_test")
+    )
+    return _search(corpus, queries, relevant, None)
 
 
 def _reranking(tables: Mapping[str, Table]) -> Any:
@@ -188,20 +169,24 @@ def _reranking(tables: Mapping[str, Table]) -> Any:
         names = [documents.setdefault(text, f"d{len(documents)}") for text in (*positives, *negatives)]
         relevant[f"q{number}"] = dict.fromkeys(names[: len(positives)], 1)
         candidates[f"q{number}"] = list(dict.fromkeys(names))
-    corpus = Dataset.from_dict({"id": list(documents.values()), "text": list(documents)})
-    queries = Dataset.from_dict({"id": list(candidates), "text": list(test["query"])})
-    return _search(corpus, queries, relevant, candidates)
+    corpus = {name: text for text, name in documents.items()}
+    return _search(corpus, dict(zip(candidates, test["query"], strict=True)), relevant, candidates)
 
 
 def _search(
-    corpus: Dataset, queries: Dataset, relevant: dict[str, dict[str, int]], candidates: dict[str, list[str]] | None
+    corpus: Mapping[str, str],
+    queries: Mapping[str, str],
+    relevant: dict[str, dict[str, int]],
+    candidates: dict[str, list[str]] | None,
 ) -> Any:
-    parts = {"corpus": corpus, "queries": queries, "relevant_docs": relevant, "top_ranked": candidates}
+    corpus_of, queries_of = (
+        Dataset.from_dict({"id": list(texts), "text": list(texts.values())}) for texts in (corpus, queries)
+    )
+    parts = {"corpus": corpus_of, "queries": queries_of, "relevant_docs": relevant, "top_ranked": candidates}
     return {"default": {"test": parts}}
 
 
 _CONVERTERS: Mapping[Category, Callable[[Mapping[str, Table]], Any]] = {
-    "classification": _classification,
     "clustering": _one_set,
     "reranking": _reranking,
     "retrieval": _retrieval,
@@ -260,61 +245,61 @@ class MtebModel(AbsEncoder):
 
 @dataclass(frozen=True)
 class TaskScore:
-    """mteb's result of a task, and the counts of the encoded texts."""
+    """Main score, −1..1, other metrics and the revision of the data as mteb returns them, the duration in seconds, and
+    the counts of the encoded texts."""
 
-    result: TaskResult
+    score: float
+    metrics: dict[str, float]
+    revision: str | None
+    seconds: float
     counts: TextCounts
 
-    @property
-    def score(self) -> float:
-        """The main score, −1..1."""
-        return float(self.result.get_score())
 
-    @property
-    def metrics(self) -> dict[str, float]:
-        """All numeric metrics but the main score."""
-        (entries,) = self.result.scores.values()
-        numbers = {name: float(value) for name, value in entries[0].items() if isinstance(value, int | float)}
-        return {name: value for name, value in numbers.items() if name != "main_score"}
-
-    @property
-    def revision(self) -> str | None:
-        return self.result.dataset_revision
-
-    @property
-    def seconds(self) -> float:
-        """Duration of the measurement in seconds."""
-        return float(self.result.evaluation_time or 0.0)
-
-
-def measure_with_mteb(
+def measure_task(
     named: NamedEncoder,
     task: EmbeddingTask | TaskOnData,
     source: Source,
     results: Path,
-    prompts: Mapping[str, str],
-    stop: StopRequest,
+    prompts: Mapping[str, str] = NO_PROMPTS,
+    stop: StopRequest | None = None,
 ) -> TaskScore:
-    """Implement `neobert.embeddings.evaluation.measure_task`."""
+    """Measure one task.
+
+    mteb's result is written to `results`, a folder that mteb.ResultCache reads. `prompts` are the instructions before
+    texts, by "query" (also for tasks without documents) and "document"; `task_prompts` returns those of a task.
+
+    Raises:
+        MissingData, DamagedFile, ValueError: the task's data are missing or not as expected.
+        RunFailed: a score is not a number in −1..1.
+        Stopped: a stop was requested.
+    """
     origin = source.embedding_task_origin(task.name)
     data = source.embedding_task_data(task.name)
-    model = MtebModel(named, prompts, stop)
-    parts = [_measure_part(model, part, results) for part in mteb_tasks(task, data, origin)]
-    if not task.members:
-        return parts[0]
-    aggregate = official_task(task.name)
-    assert isinstance(aggregate, AbsTaskAggregate)
-    joined = aggregate.combine_task_results([part.result for part in parts])
-    counts = sum((part.counts for part in parts), TextCounts())
-    return _publish(TaskScore(joined, counts), model.mteb_model_meta, results)
+    model = MtebModel(named, prompts, stop or StopRequest())
+    named.encoder.counts = TextCounts()
+    parts = [_measure_part(model, part) for part in mteb_tasks(task, data, origin)]
+    result = parts[0]
+    if task.members:
+        aggregate = official_task(task.name)
+        assert isinstance(aggregate, AbsTaskAggregate)
+        result = aggregate.combine_task_results(parts)
+    score = round(float(result.get_score()), KEPT_DIGITS)
+    if not -1 <= score <= 1:
+        raise RunFailed(
+            f"task {task.name} has the score {score}, which is outside [−1, 1]: the encoder gives all texts the same "
+            "vector, or the gold scores of the task do not differ"
+        )
+    _publish(result, model.mteb_model_meta, results)
+    (entries,) = result.scores.values()
+    numbers = {name: float(value) for name, value in entries[0].items() if isinstance(value, int | float)}
+    del numbers["main_score"]
+    metrics = {name: round(value, KEPT_DIGITS) for name, value in numbers.items() if math.isfinite(value)}
+    return TaskScore(
+        score, metrics, result.dataset_revision, float(result.evaluation_time or 0.0), named.encoder.counts
+    )
 
 
-def _measure_part(model: MtebModel, task: AbsTask, results: Path) -> TaskScore:
-    """Read the result of one mteb task from the cache, or measure it."""
-    if kept := _read_result(model.mteb_model_meta, task, results):
-        return kept
-    encoder = model.named.encoder
-    encoder.counts = TextCounts()
+def _measure_part(model: MtebModel, task: AbsTask) -> TaskResult:
     options: EncodeKwargs = {"batch_size": LOADED_TEXTS, "show_progress_bar": False}
     with _temporary_datasets_cache():
         _load(task)
@@ -324,54 +309,14 @@ def _measure_part(model: MtebModel, task: AbsTask, results: Path) -> TaskScore:
             )
         except ValueError as error:
             raise ValueError(f"task {task.metadata.name}: {error}") from error
-    return _publish(TaskScore(found.task_results[0], encoder.counts), model.mteb_model_meta, results)
+    return found.task_results[0]
 
 
-def _read_result(model: ModelMeta, task: AbsTask, results: Path) -> TaskScore | None:
-    """Return the cached result, or None if it is absent, damaged, or from other data, another version of mteb or other
-    numerics versions."""
-    path = mteb.ResultCache(results).get_task_result_path(task.metadata.name, model)
-    try:
-        result = TaskResult.from_disk(path, load_historic_data=False)
-        content = json.loads(path.read_bytes())
-        counts = TextCounts(**content[COUNTS])
-        _require_score(result)
-    except (FileNotFoundError, ValueError, KeyError, TypeError, RecursionError, RunFailed):
-        return None
-    is_same = result.is_mergeable(task, criteria=("mteb_version", "dataset_revision"))
-    is_same = is_same and content.get(VERSIONS, FIRST_VERSIONS) == _versions()
-    return TaskScore(result, counts) if is_same and not result.get_missing_evaluations(task) else None
-
-
-def _versions() -> dict[str, int]:
-    """Return the numerics versions that decide a result. Those of weights that a run made are part of their id, those
-    of an external model's are not."""
-    return chosen(NUMERICS, MECHANISMS)
-
-
-def _require_score(result: TaskResult) -> None:
-    score = result.get_score()
-    if not -1 <= round(score, KEPT_DIGITS) <= 1:
-        raise RunFailed(
-            f"task {result.task_name} has the score {score}, which is outside [−1, 1]: the encoder gives all "
-            "texts the same vector, or the gold scores of the task do not differ"
-        )
-
-
-def _publish(scored: TaskScore, model: ModelMeta, results: Path) -> TaskScore:
-    """Write a result atomically where mteb's tools look for it, and return it as it is read back."""
-    _require_score(scored.result)
-    path = mteb.ResultCache(results).get_task_result_path(scored.result.task_name, model)
+def _publish(result: TaskResult, model: ModelMeta, results: Path) -> None:
+    """Write a result where mteb's tools look for it; atomically, as tasks of other workers share the folder."""
+    path = mteb.ResultCache(results).get_task_result_path(result.task_name, model)
     with TemporaryDirectory() as scratch:
         written = Path(scratch) / path.name
-        scored.result.to_disk(written)
-        # NaN becomes null: some metrics do not apply to a task, such as precision with many classes.
-        content = json.loads(written.read_bytes(), parse_constant=lambda _: None)
-    content |= {COUNTS: asdict(scored.counts), VERSIONS: _versions()}
-    replace_file(path.parent / "model_meta.json", _json(model.to_dict()))
-    replace_file(path, _json(content))
-    return TaskScore(TaskResult.from_disk(path, load_historic_data=False), scored.counts)
-
-
-def _json(content: Any) -> bytes:
-    return json.dumps(content, indent=2, default=str, allow_nan=False).encode()
+        result.to_disk(written)
+        replace_file(path, written.read_bytes())
+    replace_file(path.parent / "model_meta.json", json.dumps(model.to_dict(), indent=2, default=str).encode())

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 from pydantic import TypeAdapter
 
+from neobert.data.manifest import MANIFEST
 from neobert.data.pairs import Pair
 from neobert.data.streams import shuffle
 from neobert.data.tokenizers import Array, FramedTexts, Framing, frame_texts
@@ -25,7 +26,6 @@ from neobert.files import (
     verify,
 )
 
-MANIFEST = "manifest.json"
 PARTS = ("queries", "documents", "negatives")
 ARRAYS = ("token_ids", "offsets", "token_types")
 ENCODE_AGAIN = "remove its folder to encode the pairs again"

@@ -1,13 +1,18 @@
 """MTEB evaluations as a kind of work: each part is one task with one record."""
 
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import asdict
 from functools import lru_cache
+from io import StringIO
+from pathlib import Path
 
 import torch
 
 from neobert.data.sources import Source
 from neobert.embeddings.encoders import NamedEncoder
-from neobert.embeddings.evaluation import measure_task
 from neobert.execution import utc_now
 from neobert.executors.encoders import load_named_encoder
 from neobert.executors.preparation import open_specified, require_origin
@@ -23,14 +28,17 @@ from neobert.training.distributed import choose_kernels, default_device
 
 
 def execute(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: StopRequest) -> None:
-    """Measure one task of an evaluation, or read its score from mteb's cache, then publish the record."""
+    """Measure one task of an evaluation, then publish the record."""
     started_at = utc_now()
     choose_kernels(deterministic=False)
     evaluation = run_file.specification(EmbeddingEvaluation)
     encoder, task = next((run.encoder, run.task) for run in evaluation.runs() if run.id == part.id)
     named, source = _open_evaluation(layout, run_file.id)
     require_origin(f"task {task.name} of {source.label}", task.origin, source.embedding_task_origin(task.name))
-    score = measure_task(named, task, source, layout.embedding_results, task.prompts, stop)
+    with _quietly(layout.embedding_results):
+        from neobert.embeddings.mteb import measure_task
+
+        score = measure_task(named, task, source, layout.embedding_results, task.prompts, stop)
     claim.check()
     config = EmbeddingConfig(
         task=task.name,
@@ -70,6 +78,16 @@ def execute(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: S
     }
     if not publish_record(part.record, record):
         raise ClaimLost(f"task {part.id} was recorded by another process; this result is dropped")
+
+
+@contextmanager
+def _quietly(results: Path) -> Iterator[None]:
+    """Silence mteb's progress bars and its warnings about its own tasks (regressions of few steps, newer versions).
+    mteb creates a folder of results when imported, so MTEB_CACHE is set to `results`."""
+    os.environ.setdefault("MTEB_CACHE", str(results))
+    with warnings.catch_warnings(), redirect_stderr(StringIO()):
+        warnings.simplefilter("ignore")
+        yield
 
 
 @lru_cache(maxsize=1)

@@ -33,12 +33,12 @@ def open_trainer(
     process: Process,
     corpora: Mapping[str, TokenizedCorpus] | None = None,
 ) -> PretrainingTrainer:
-    """Return the trainer of a run in one rank. If no `corpora` are given, only rank 0 verifies them."""
+    """Return the trainer of a run in one rank. If no `corpora` are given, rank 0 opens all that it measures."""
     run = run_file.specification(PretrainingRun)
     if corpora is None and process.writes:
         corpora = open_corpora(layout, run_file)
     elif corpora is None:
-        corpora = {run.recipe.data.corpus: open_shards(layout.data(run.data_id), verify=False)}
+        corpora = {run.recipe.data.corpus: open_shards(layout.data(run.data_id))}
     return PretrainingTrainer(
         layout.pretraining(run.id),
         run.recipe,

@@ -109,7 +109,7 @@ def stage_flops_per_token(pretraining: recipe.Pretraining, stage: int, attended_
     every row is one document."""
     if attended_tokens is None:
         attended_tokens = pretraining.stages[stage].context
-    return training_flops_per_token(pretraining.model, attended_tokens, pretraining.masking.mean_rate(stage))
+    return training_flops_per_token(pretraining.model, attended_tokens, pretraining.masking.rate)
 
 
 # Accelerator memory: tensors that `neobert.model` saves for the backward pass with CUDA's kernels in eager mode

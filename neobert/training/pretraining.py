@@ -24,7 +24,7 @@ from neobert.identity import plain
 from neobert.model.attention import has_variable_length_kernels
 from neobert.model.build import build_masked_language_model, initialize
 from neobert.model.heads import MaskedLanguageModel
-from neobert.recipe import Masking, Pretraining, Stage
+from neobert.recipe import Pretraining, Stage
 from neobert.starts import start_files
 from neobert.tensors import load_tensors
 from neobert.training.compiling import compile_model, parts_of, wants_compiling
@@ -134,9 +134,10 @@ class PretrainingTrainer(Trainer[Batch]):
         ranks = range(self.process.count)
         for step in self.rows:
             shares = [list(micro_batches(step, self._most_rows, rank=rank, ranks=len(ranks))) for rank in ranks]
-            masking = self._masking(self.rows.step)
             batches = [
-                collate(share, self.documents.corpus, masking, sizes=sizes, varlen=self.varlen).to(self.device)
+                collate(share, self.documents.corpus, self.recipe.masking, sizes=sizes, varlen=self.varlen).to(
+                    self.device
+                )
                 for share in shares[self.process.rank]
             ]
             slots = self.stage.context * sum(sizes.rows(share.count) for of_rank in shares for share in of_rank)
@@ -154,12 +155,7 @@ class PretrainingTrainer(Trainer[Batch]):
         recipe, context = self.recipe, self.stage.context
         documents = self.documents.fitted(context, recipe.data.long_documents)
         mean_tokens = float(documents.framed_lengths.mean())
-        return PaddingBuckets(self._most_rows, context, recipe.masking.highest_rate, mean_tokens)
-
-    def _masking(self, step: int) -> Masking:
-        """Return the masking of a step of this stage; steps count from 1."""
-        is_first = self.number == 0
-        return self.recipe.masking.at((step - 1) / max(1, self.stage.steps - 1) if is_first else 1.0)
+        return PaddingBuckets(self._most_rows, context, recipe.masking.rate, mean_tokens)
 
     def compile(self, began_compiled: bool | None) -> None:
         word = self.execution.compile

@@ -80,12 +80,6 @@ def test_what_prefetch_has_not_completed_is_missing_and_not_a_part_or_a_corpus_l
         assert not isinstance(caught.value, NoCorpus), "one that is incomplete is an error, not a corpus less"
 
 
-def test_a_manifest_of_a_newer_version_is_not_read(folder: Path) -> None:
-    (folder / "manifest.json").write_text(json.dumps({"schema": 2, "files": {}}))
-    with pytest.raises(DamagedFile, match=r"manifest\.json has schema 2, and this version reads 1: update the code"):
-        DirectorySource(folder).corpus_origin("web")
-
-
 @pytest.mark.parametrize(
     ("content", "said"),
     [

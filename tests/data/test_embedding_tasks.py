@@ -1,9 +1,9 @@
 """Which tasks of embeddings there are, where their data come from, and one sentence for whatever is wrong with them."""
 
-import json
 import re
 import warnings
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args
 
@@ -16,14 +16,12 @@ from neobert.data.mteb_tasks import (
     CATEGORY_FACTS,
     ENGLISH_SUITE,
     ENGLISH_SUITE_V2,
-    FOLDER_SUITE,
     MTEB_REPOSITORIES,
     OFFICIAL_TASKS,
     EmbeddingTask,
     PublishedTask,
-    TaskTables,
+    Table,
     Wording,
-    benchmarks_for,
     chosen_tasks,
     member_names,
     members_of,
@@ -32,10 +30,9 @@ from neobert.data.mteb_tasks import (
 )
 from neobert.data.sources import DirectorySource, HubSource, SyntheticSource
 from neobert.data.synthetic.world import part
-from neobert.errors import DamagedFile, MissingData
+from neobert.errors import MissingData
 from neobert.kinds.mteb import TASKS_IN_SUITE
-from tests.embeddings.embedding_worlds import card_of, content_words, own_tables, write_own_tasks, write_published
-from tests.support.small_corpora import write_table
+from tests.embeddings.embedding_worlds import SIMILAR, card_of, content_words, write_published
 
 WORLD = SyntheticSource(10)
 MTEB_ENGLISH_V1 = BENCHMARKS[ENGLISH_SUITE]
@@ -94,20 +91,13 @@ def test_tasks_of_both_benchmarks_are_one_task_of_v1() -> None:
     assert suites_of("STS12", ENGLISH_SUITE) == (ENGLISH_SUITE, ENGLISH_SUITE_V2)
     assert suites_of("STS16", ENGLISH_SUITE) == (ENGLISH_SUITE,)
     assert suites_of("STS22.v2", ENGLISH_SUITE_V2) == (ENGLISH_SUITE_V2,)
-    assert suites_of("STS12", FOLDER_SUITE) == (FOLDER_SUITE,)
+    assert suites_of("SyntheticSentenceSimilarity", "synthetic") == ("synthetic",)
 
 
 def test_tasks_are_chosen_by_name_in_the_suites_order() -> None:
     assert chosen_tasks(MTEB_ENGLISH_V1, None) == chosen_tasks(MTEB_ENGLISH_V1, ["all"]) == MTEB_ENGLISH_V1
     chosen = chosen_tasks(MTEB_ENGLISH_V1, ["STS13", "ArguAna", "STS12"])
     assert [task.name for task in chosen] == ["ArguAna", "STS12", "STS13"]
-
-
-def test_prefetch_is_told_the_benchmarks_that_v1_does_not_hold() -> None:
-    v1, v2 = BENCHMARKS.values()
-    assert benchmarks_for(v1) == benchmarks_for(set(v1) & set(v2)) == ()
-    assert benchmarks_for(v2) == (ENGLISH_SUITE_V2,)
-    assert benchmarks_for([*v1, *v2]) == tuple(BENCHMARKS)
 
 
 TO_BRING = "download it with `python ablations/prefetch.py … --stages mteb --benchmark 'MTEB(eng, v2)'`"
@@ -193,10 +183,10 @@ def test_the_synthetic_world_has_a_task_of_each_category_that_is_none_of_the_56(
     assert ENGLISH_SUITE not in {task.suite for task in WORLD.embedding_tasks()}
 
 
-def words_of(tables: TaskTables, *only: str) -> set[str]:
+def words_of(tables: Mapping[str, Table], *only: str) -> set[str]:
     texts = [
         text
-        for name, table in tables.tables.items()
+        for name, table in tables.items()
         for column, values in table.items()
         if (not only or name in only) and isinstance(values[0], str | list) and not column.endswith("id")
         for value in values
@@ -230,93 +220,11 @@ def test_the_hub_has_mtebs_tasks_at_its_commits_and_says_what_brings_them() -> N
         HubSource().embedding_task_data("STS12")
 
 
-def test_other_contents_are_another_origin(tmp_path: Path) -> None:
-    write_own_tasks(tmp_path)
-    before = DirectorySource(tmp_path).embedding_task_origin("Similar")
-    table = own_tables()["STS/Similar"]["test"]
-    write_table(tmp_path / "mteb/STS/Similar/test.parquet", {**table, "score": [0.0, 1.5, 2, 3, 4, 4.5]})
-    assert DirectorySource(tmp_path).embedding_task_origin("Similar") != before
-
-
-@pytest.mark.parametrize(
-    ("place", "table", "changes", "said"),
-    [
-        ("STS/Similar", "test", {"score": [0.0, 1, 2, 3, 4, float("nan")]}, "row 5, score: Input should be a finite"),
-        ("STS/Similar", "test", {"sentence1": [], "sentence2": [], "score": []}, "table test has no rows"),
-        ("PairClassification/Pairs", "test", {"labels": [0, 1, 2, 0, 1, 0]}, "row 2, labels: Input should be 0 or 1"),
-        ("Reranking/Answers", "test", {"positive": ["the q", "the r"]}, "Input should be a valid list, not 'the q'"),
-    ],
-)
-def test_bad_data_are_named_in_one_sentence_before_anything_runs(
-    tmp_path: Path, place: str, table: str, changes: dict[str, Any], said: str
-) -> None:
-    write_own_tasks(tmp_path)
-    path = tmp_path / "mteb" / place / f"{table}.parquet"
-    write_table(path, {**own_tables()[place][table], **changes})
-    with pytest.raises(ValueError, match=said.replace("(", r"\(")) as refused:
-        DirectorySource(tmp_path).embedding_task_origin(place.partition("/")[2])
-    assert "\n" not in str(refused.value) and place in str(refused.value)
-
-
-def as_text(table: dict[str, list[Any]]) -> str:
-    rows = zip(*table.values(), strict=True)
-    return "".join("\t".join(map(str, row)) + "\n" for row in [table, *rows])
-
-
-def test_ids_are_texts_in_every_format_and_judgements_numbers(tmp_path: Path) -> None:
-    """0007 is not 7, and the number 7 of JSON is the 7 of a table."""
-    ids = ["0007", "7", "2020-01-01", "1e5"]
-    folder = tmp_path / "mteb/Retrieval/Found"
-    folder.mkdir(parents=True)
-    documents = [{"_id": int(one) if one == "7" else one, "text": f"text {one}"} for one in ids]
-    (folder / "corpus.jsonl").write_text("".join(f"{json.dumps(document)}\n" for document in documents))
-    (folder / "queries_test.jsonl").write_text('{"_id": 1, "text": "q"}\n')
-    judged = {"query-id": ["1"] * 4, "corpus-id": ids, "score": ["1", "0", "2", "1.0"]}
-    (folder / "qrels_test_small.tsv").write_text(as_text(judged))
-    found = DirectorySource(tmp_path).embedding_task_data("Found")
-    assert isinstance(found, TaskTables)
-    assert found.tables["corpus"]["_id"] == found.tables["qrels_test"]["corpus-id"] == ids
-    assert found.tables["qrels_test"]["score"] == [1, 0, 2, 1]
-
-
-def test_missing_and_damaged_files_columns_and_tasks_are_named(tmp_path: Path) -> None:
-    write_own_tasks(tmp_path)
-    (tmp_path / "mteb/Retrieval/Found/qrels_test.parquet").unlink()
-    (tmp_path / "mteb/Clustering/Cats2/test.parquet").write_bytes(b"PAR1 and no more")
-    write_table(tmp_path / "mteb/STS/Similar/test.parquet", {"sentence1": ["a"], "sentence_2": ["b"], "score": [1.0]})
-    source = DirectorySource(tmp_path)
-    assert len(source.embedding_tasks()) == 7
-    with pytest.raises(MissingData, match=r"task Found lacks .*qrels_test\.parquet"):
-        source.embedding_task_origin("Found")
-    with pytest.raises(DamagedFile, match="not readable as parquet"):
-        source.embedding_task_origin("Cats2")
-    with pytest.raises(ValueError, match=r"no column 'sentence2' .did you mean 'sentence_2'"):
-        source.embedding_task_origin("Similar")
-    with pytest.raises(MissingData, match=r"there is no task Simular in .*did you mean 'Similar'"):
-        source.embedding_task_origin("Simular")
-
-
-def test_folders_that_are_no_category_and_names_that_come_twice_are_refused(tmp_path: Path) -> None:
-    assert DirectorySource(tmp_path).embedding_tasks() == ()
-    for hidden in ("mteb/.ipynb_checkpoints", "mteb/STS/.ipynb_checkpoints"):
-        (tmp_path / hidden).mkdir(parents=True)
-    assert DirectorySource(tmp_path).embedding_tasks() == ()
-    write_own_tasks(tmp_path)
-    write_table(tmp_path / "mteb/Clustering/Similar/test.parquet", own_tables()["Clustering/Cats2"]["test"])
-    with pytest.raises(ValueError, match="two tasks named Similar"):
-        DirectorySource(tmp_path).embedding_tasks()
-    (tmp_path / "other" / "mteb" / "Clusterings").mkdir(parents=True)
-    with pytest.raises(ValueError, match="Clusterings is no category of tasks: did you mean 'Clustering'"):
-        DirectorySource(tmp_path / "other").embedding_tasks()
-
-
 def test_what_prefetch_brought_has_the_hubs_identity_and_must_be_whole(tmp_path: Path) -> None:
-    table = own_tables()["STS/Similar"]["test"]
-    write_published(tmp_path, "STS12", {"data/test.parquet": table}, card_of(default__test="data/test.parquet"))
-    write_table(tmp_path / "mteb/STS/STS12/test.parquet", table)
+    assert DirectorySource(tmp_path).embedding_tasks() == ()
+    write_published(tmp_path, "STS12", {"data/test.parquet": SIMILAR}, card_of(default__test="data/test.parquet"))
     source = DirectorySource(tmp_path)
-    named = [(task.name, task.suite) for task in source.embedding_tasks()]
-    assert named == [("STS12", ENGLISH_SUITE), ("STS12-own", FOLDER_SUITE)]
+    assert source.embedding_tasks() == (OFFICIAL_TASKS["STS12"],)
     assert source.embedding_task_origin("STS12") == HubSource().embedding_task_origin("STS12")
     assert source.embedding_task_data("STS12") == PublishedTask({"STS12": tmp_path / "mteb" / "STS12"})
     (tmp_path / "mteb/STS12/data/test.parquet").unlink()

@@ -1,4 +1,4 @@
-"""A corpus is added by one line of a ladder: from compressed JSON lines, through the real commands."""
+"""A corpus is added by one line of a ladder: from compressed JSON lines to a record."""
 
 import gzip
 import json
@@ -10,22 +10,21 @@ from ablations import prefetch, run
 from ablations.ladder import M1
 from ablations.recipe_runs import pretraining_runs
 from neobert.data.sources import SyntheticSource, open_source
-from neobert.errors import EXIT_DONE, EXIT_MISSING
+from neobert.errors import EXIT_MISSING
+from neobert.execution import Execution
+from neobert.executors.preparation import open_specified
+from neobert.runs.layout import Layout
+from neobert.runs.run_file import SourceSpecification, write_run_file
 from tests.support.small_corpora import texts
+from tests.support.tiny_runs import tiny_recipe, tiny_stage, work
 from tests.support.tree_copy import REPOSITORY
 
 LADDER = """
-from dataclasses import replace
 from ablations.ladder import M0, M1
-from ablations.scales import SMOKE
 from ablations.variant import Modification
 
 CORPORA = {"recipes": ("cooking", "body")}
-DATA = Modification("Recipes", source="a test", data={"corpus": "recipes"})
-COOK = M1.derive("cook", DATA)
-SHAPES = {(12, 768): (2, 16)}
-TINY = replace(SMOKE, shapes={"trained": SHAPES, "published": SHAPES}, heads=2, documents=200, contexts={512: 64})
-SCALES = {"tiny": replace(TINY, tokens_per_step={131_072: 1024}, steps={1_000_000: 4})}
+COOK = M1.derive("cook", Modification("Recipes", source="a test", data={"corpus": "recipes"}))
 """
 
 
@@ -40,25 +39,27 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_a_corpus_of_compressed_json_lines_is_declared_and_trained_on(
-    folder: Path, capsys: pytest.CaptureFixture[str]
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    flags = ["--ladder", str(folder / "mine.py"), "--variant", "cook"]
-    runs = ["--runs", str(folder / "runs"), "--stages", "pretrain", "readouts", "--cluster", "here", "--workers", "1"]
-    assert run.main([*flags, *runs]) == EXIT_DONE, capsys.readouterr().err
+    monkeypatch.setattr(SyntheticSource, "tokenizer_documents", 100)
+    source = SourceSpecification(
+        name="synthetic", synthetic_documents=100, corpora={"recipes": (str(folder / "cooking"), "body")}
+    )
+    stage, data = tiny_stage(steps=4, decay_steps=0), tiny_recipe().data.model_copy(update={"corpus": "recipes"})
+    (made,) = pretraining_runs(tiny_recipe(data=data, stages=(stage,)), 0, open_specified(source))
+    execution = Execution(threads=1, processes=1, micro_batch_tokens=256, checkpoint_interval_steps=4)
+    write_run_file(Layout(folder / "runs"), made, source, execution, {})
+    assert work(folder / "runs", made.reference) == 0
     (corpus,) = (json.loads(path.read_text()) for path in folder.glob("runs/data/*/manifest.json"))
     assert corpus["documents"] == 400 and corpus["origins"]["corpus"].endswith(":column=body")
     (record,) = (json.loads(path.read_text()) for path in folder.glob("runs/pretraining/*/done.json"))
     assert record["scores"]["heldout_loss"].keys() == {"recipes"} and "read_by_corpus" not in record
-    readouts = [json.loads(path.read_text()) for path in folder.glob("runs/readouts/*/*.json")]
-    assert readouts and all("recipes" in json.dumps(each["scores"]) for each in readouts)
-    capsys.readouterr()
-    assert (
-        prefetch.main([*flags, "--data-dir", str(folder / "none"), "--stages", "pretrain", "--check", "--json"])
-        == EXIT_MISSING
-    )
+    flags = ["--ladder", str(folder / "mine.py"), "--variant", "cook"]
+    check = ["--data-dir", str(folder / "none"), "--stages", "pretrain", "--check", "--json"]
+    assert prefetch.main([*flags, *check]) == EXIT_MISSING
     assert "recipes" not in capsys.readouterr().out, "the hub has it not"
     (folder / "cooking").rename(folder / "cookery")
-    assert run.main([*flags, *runs, "--dry-run"]) == EXIT_MISSING
+    assert run.main([*flags, "--runs", str(folder / "runs"), "--stages", "pretrain", "--dry-run"]) == EXIT_MISSING
     assert f"there is no corpus recipes in {folder / 'cooking'}: put files" in capsys.readouterr().err
 
 

@@ -37,7 +37,7 @@ from neobert.data.synthetic import CORPORA, EMBEDDING_TASKS, corpus_documents, e
 from neobert.data.catalog import TASK_SPLITS
 texts = [list(corpus_documents(corpus, documents=200, seed=3)) for corpus in CORPORA]
 tables = [task_examples(task, split, seed=3) for task, splits in TASK_SPLITS.items() for split in splits]
-measured = [repr(embedding_tables(task.name).tables) for task in EMBEDDING_TASKS]
+measured = [repr(embedding_tables(task.name)) for task in EMBEDDING_TASKS]
 print(hashlib.sha256(json.dumps([texts, tables, measured]).encode()).hexdigest())
 """
 

@@ -1,4 +1,4 @@
-"""Encoders that know all or nothing of the synthetic world, and folders of tasks of embeddings, small and whole."""
+"""Encoders that know all or nothing of the synthetic world, and folders of tasks as prefetch leaves them."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +17,9 @@ WIDTH = 96
 _KINDS, _OPINION = WIDTH - 8, WIDTH - 1
 KIND_WEIGHT = 3.0
 
-SENTENCES = tuple(f"the cat number {number} sleeps" for number in range(12))
+SENTENCES = [f"the cat number {number} sleeps" for number in range(12)]
+SIMILAR = {"sentence1": SENTENCES[:6], "sentence2": SENTENCES[6:], "score": [0.0, 1.5, 2, 3, 4, 5]}
+"""A table of a task of similarity."""
 
 
 def content_words(words: Words) -> frozenset[str]:
@@ -80,35 +82,6 @@ class KnowsTheWorld(RandomVectors):
 def named(encoder: object, revision: str = "0123456789ab") -> NamedEncoder:
     """A test's encoder under a name."""
     return NamedEncoder("neobert/tested", revision, cast(TextEncoder, encoder))
-
-
-def own_tables() -> dict[str, dict[str, dict[str, Any]]]:
-    """A task of each category in small: folder below mteb/, table, columns."""
-    halves = SENTENCES[:6], SENTENCES[6:]
-    labels = [number % 2 for number in range(12)]
-    summaries = {"human_summaries": [["a"], ["b", "c"]], "machine_summaries": [["a", "d"], ["e", "b"]]}
-    return {
-        "Classification/Cats": {part: {"text": SENTENCES, "label": labels} for part in ("train", "test")},
-        "Clustering/Cats2": {"test": {"sentences": SENTENCES, "labels": labels}},
-        "PairClassification/Pairs": {"test": {"sentence1": halves[0], "sentence2": halves[1], "labels": labels[:6]}},
-        "Reranking/Answers": {
-            "test": {"query": ["q", "r"], "positive": [["the q"], ["the r"]], "negative": [["a", "b"], ["c"]]}
-        },
-        "Retrieval/Found": {
-            "corpus": {"_id": ["d0", "d1", "d2"], "title": ["", None, "t"], "text": ["the q", "", "the r"]},
-            "queries_test": {"_id": ["q0", "q1"], "text": ["q", "r"]},
-            "qrels_test": {"query-id": ["q0", "q1"], "corpus-id": ["d0", "d2"], "score": [1, 1]},
-        },
-        "STS/Similar": {"test": {"sentence1": halves[0], "sentence2": halves[1], "score": [0.0, 1.5, 2, 3, 4, 5]}},
-        "Summarization/Short": {"test": {"text": ["t", "u"], "relevance": [[5.0, 1.0], [2.0, 4.0]], **summaries}},
-    }
-
-
-def write_own_tasks(folder: Path) -> None:
-    """The tasks of `own_tables` as files."""
-    for place, tables in own_tables().items():
-        for table, columns in tables.items():
-            write_table(folder / "mteb" / place / f"{table}.parquet", columns)
 
 
 def write_published(folder: Path, task: str, tables: Mapping[str, Mapping[str, Sequence[Any]]], card: str) -> None:

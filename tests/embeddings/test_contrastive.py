@@ -24,6 +24,7 @@ from neobert.embeddings.contrastive import (
 )
 from neobert.embeddings.encoders import EmbeddingModel, PackedEncoder, PaddedEncoder
 from neobert.embeddings.pairs import (
+    PairCounts,
     Sampling,
     encode_pairs,
     probabilities,
@@ -106,20 +107,6 @@ def test_the_loss_is_the_papers(texts: int, pairs: list[tuple[int, int]], negati
     ours = contrastive_losses(vectors, matching, TAU)
     torch.testing.assert_close(ours.sum(), plain_loss(vectors, matching))
     assert ours.isfinite().all()
-
-
-@pytest.mark.parametrize("negatives", [0, 2])
-def test_the_loss_is_that_of_sentence_transformers(negatives: int) -> None:
-    losses = pytest.importorskip("sentence_transformers.losses")
-    pairs = 7
-    vectors = torch.randn((2 + negatives) * pairs, 5, generator=torch.Generator().manual_seed(0))
-    theirs = losses.MultipleNegativesRankingLoss(None, scale=1 / TAU)
-    columns = list(vectors.split(pairs))
-    numbers = np.arange(len(vectors)).reshape(-1, pairs)
-    ours = contrastive_losses(
-        vectors, match_texts(numbers[0], numbers[1], numbers[2:].ravel(), keep_false_negatives=True), TAU
-    )
-    torch.testing.assert_close(ours.mean(), theirs.compute_loss_from_embeddings(columns, None))
 
 
 def test_what_belongs_to_a_query_is_no_negative_of_it() -> None:
@@ -225,6 +212,13 @@ def test_instructions_stand_before_what_they_are_for() -> None:
     both = encode_pairs([Pair("a", "b", ("c",))], Letters(), 20, query_instruction="do", document_instruction="do")
     assert both.documents[0][0].tolist() == [1, ord("d"), ord("o"), 2, ord("b"), 2]
     assert both.negatives[0][0].tolist() == [1, ord("d"), ord("o"), 2, ord("c"), 2]
+
+
+def test_blank_and_long_texts_are_counted() -> None:
+    pairs = [Pair("cat", "dog", ("x", " ")), Pair("  ", "dog"), Pair("a" * 40, "hound"), Pair("cat", "", ("y",))]
+    encoded = encode_pairs(pairs, Letters(), 20)
+    assert encoded.counts == PairCounts(read=4, kept=2, empty=2, empty_negatives=1, cut=1)
+    assert encoded.first_negatives.tolist() == [0, 1, 1] and encoded.queries.lengths.tolist() == [5, 20]
 
 
 class Padding(nn.Module):

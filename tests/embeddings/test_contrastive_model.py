@@ -8,21 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 
 from ablations import scales
-from ablations.launch.submit import plan_jobs
-from ablations.loading import papers
-from ablations.plan import plan_model
 from ablations.run import main
-from neobert.data.sources import SyntheticSource
 from neobert.errors import EXIT_DONE
 from neobert.executors.encoders import load_encoder
-from neobert.executors.external import resolve_model
 from neobert.files import read_lines
 from neobert.runs.kinds import read_records
 from neobert.runs.layout import Layout
-from neobert.slurm.profile import JOB_KINDS, Resources
 from tests.support import external_models as world
 
 CPU = torch.device("cpu")
@@ -68,23 +61,3 @@ def test_a_roberta_is_trained_by_flag_and_its_move_repeats_nothing(
     moved = folder.rename(tmp_path / "elsewhere")
     (again,) = asked(capsys, moved, runs)
     assert again["state"] == "done" and len(list(read_lines(runs / "starts.jsonl"))) == 1
-
-
-@pytest.mark.usefixtures("short_course")
-def test_other_bytes_seeds_and_pairs_are_other_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    runs, folder = tmp_path / "runs", world.save(world.seeded(world.bert), tmp_path / "model")
-    first, second = asked(capsys, folder, runs, "--dry-run", "--seed", "0", "1")
-    (more,) = asked(capsys, folder, runs, "--dry-run", "--pairs", "answers")
-    tensors = load_file(folder / "model.safetensors")
-    save_file({name: tensor * 1.01 for name, tensor in tensors.items()}, folder / "model.safetensors", {"format": "pt"})
-    (other,) = asked(capsys, folder, runs, "--dry-run")
-    assert len({entry["run"] for entry in (first, second, more, other)}) == 4
-    assert first["weights"] == second["weights"] == more["weights"] != other["weights"]
-
-
-def test_slurm_waits_for_nothing_before_an_external_model(tmp_path: Path) -> None:
-    layout = Layout(tmp_path / "runs")
-    model = resolve_model(layout, str(world.save(world.seeded(world.bert), tmp_path / "model")))
-    row = plan_model(papers(), model, [0], "smoke", SyntheticSource(100), layout, ["contrastive"])
-    (job,) = plan_jobs(layout, [row], dict.fromkeys(JOB_KINDS, Resources()))
-    assert job.references == (f"contrastive/{row.runs[0].id}",) and job.after == ()

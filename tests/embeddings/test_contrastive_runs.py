@@ -4,7 +4,6 @@ import json
 import shutil
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -31,7 +30,7 @@ from tests.embeddings.tiny_contrastive import (
     write_encoder,
     write_tiny_contrastive,
 )
-from tests.support.external_models import bert, modernbert, save, seeded
+from tests.support.external_models import bert, save, seeded
 from tests.support.small_corpora import write_table
 from tests.support.tiny_runs import assert_equal_weights, beside, curve, final_weights, finish, kill_after, record, work
 
@@ -93,11 +92,10 @@ def test_what_it_ended_with_encodes_texts_as_it_was_trained(undisturbed: Trainab
                 assert np.allclose(vector, trainer.model(batch)[0].numpy(), atol=1e-5)
 
 
-@pytest.mark.parametrize("steps", [1, 9])
-def test_kill_9_at_any_step_changes_nothing(undisturbed: Trainable, root: Path, steps: int) -> None:
+def test_kill_9_changes_nothing(undisturbed: Trainable, root: Path) -> None:
     run = tiny_contrastive(write_encoder(root).id)
     write_tiny_contrastive(root, run)
-    kill_after(root, run, steps)
+    kill_after(root, run, 9)
     finish(root, run.reference)
     assert_equal_weights(root, undisturbed[0], run)
     assert curve(root, run) == curve(undisturbed[0], run)
@@ -149,25 +147,23 @@ def test_hard_negatives_and_instructions_enter(root: Path) -> None:
     assert len({round(loss, 4) for loss in first.values()}) == len(first), first
 
 
-@pytest.mark.parametrize("build", [bert, modernbert])
-def test_any_encoder_of_transformers_is_trained(tmp_path: Path, build: Any) -> None:
-    model = resolve_model(Layout(tmp_path), str(save(seeded(build), tmp_path / "model", token_types=build is bert)))
+def test_an_encoder_of_transformers_is_trained(tmp_path: Path) -> None:
+    model = resolve_model(Layout(tmp_path), str(save(seeded(bert), tmp_path / "model", token_types=True)))
     write_model_file(Layout(tmp_path), model)
     run = tiny_contrastive(model.id, ("paraphrases",)).model_copy(
         update={"context": 48, "tokenizer_origin": model.tokenizer_origin}
     )
     write_tiny_contrastive(tmp_path, run)
     assert work(tmp_path, run.reference) == 0
-    start = build().state_dict()
+    start = bert().state_dict()
     trained = final_weights(tmp_path, run)
     assert {name.removeprefix("model.encoder.") for name in trained} == start.keys()
     assert all(tensor.isfinite().all() for tensor in trained.values())
-    encoder = build().eval()
+    encoder = bert().eval()
     encoder.load_state_dict({name.removeprefix("model.encoder."): tensor for name, tensor in trained.items()})
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
     tokens = tokenizer("find the same", "the cat sleeps", return_tensors="pt")
-    if "token_type_ids" in tokens:
-        tokens["token_type_ids"].zero_()  # the instruction has its text's
+    tokens["token_type_ids"].zero_()  # the instruction has its text's
     opened = load_encoder(Layout(tmp_path), run.id, torch.device("cpu"))
     found = opened.encode(["the cat sleeps"], instruction="find the same")
     with torch.no_grad():
@@ -175,53 +171,22 @@ def test_any_encoder_of_transformers_is_trained(tmp_path: Path, build: Any) -> N
     assert opened.context == run.max_tokens == 32
 
 
-@pytest.fixture
-def own_data(tmp_path: Path, undisturbed: Trainable) -> Path:
-    """A folder with pairs of a person's own, and the synthetic tokenizer."""
-    folder = tmp_path / "mydata"
+def test_own_pairs_are_named_and_a_set_with_a_single_one_is_refused(
+    tmp_path: Path, undisturbed: Trainable, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, root = tmp_path / "mydata", tmp_path / "runs"
     (tokenizer,) = (undisturbed[0] / "data" / "tokenizers").iterdir()
     shutil.copytree(tokenizer, folder / "tokenizers" / "bert-base-uncased")
-    rows = {
-        "query": ["the cat sleeps .", "  ", "a dog " * 40, "birds fly .", None],
-        "document": ["a cat rests .", "nothing .", "a hound .", "a bird flies .", "something ."],
-        "negative": ["the cat runs .", "x", " ", "stones fall .", "y"],
-    }
-    write_table(folder / "pairs" / "mine.parquet", rows)
+    write_table(folder / "pairs" / "mine.parquet", {"query": ["a", ""], "document": ["b", "c"]})
     (folder / "pairs" / "instructions.json").write_text(json.dumps({"mine": "find the same"}))
-    return folder
-
-
-def write_run_on(own_data: Path, root: Path) -> ContrastiveRun:
-    """A run on a person's own pairs."""
-    source = open_source(str(own_data), synthetic_documents=1)
+    source = open_source(str(folder), synthetic_documents=1)
+    assert source.pair_sets() == ("mine",) and source.pair_instruction("mine") == "find the same"
+    with pytest.raises(MissingData, match=r"no data set of pairs mien .*did you mean 'mine'"):
+        source.pair_origin("mien")
     encoder = write_encoder(root, tokenizer_origin=source.tokenizer_origin("wordpiece", 512))
     pairs = pair_set("paraphrases").model_copy(update={"name": "mine", "origin": source.pair_origin("mine")})
     run = tiny_contrastive(encoder.id).model_copy(update={"sets": (pairs,)})
     execution = Execution(threads=1, processes=1, micro_batch_tokens=100, checkpoint_interval_steps=4)
-    write_run_file(Layout(root), run, SourceSpecification(name=str(own_data), synthetic_documents=1), execution, {})
-    return run
-
-
-def test_blank_and_long_texts_are_counted_and_lead_to_no_nan(tmp_path: Path, own_data: Path) -> None:
-    source = open_source(str(own_data), synthetic_documents=1)
-    assert source.pair_sets() == ("mine",) and source.pair_instruction("mine") == "find the same"
-    run = write_run_on(own_data, tmp_path)
-    assert work(tmp_path, run.reference) == 0
-    content = record(tmp_path, run)
-    counted = {"read": 5, "kept": 3, "empty": 2, "empty_negatives": 1, "cut": 1}
-    assert content["pairs"]["mine"] == {**dict.fromkeys(COUNTED, 0), **counted}
-    assert content["scores"]["heldout_loss"]["mine"] < 100
-
-
-def test_a_set_with_a_single_pair_is_refused_by_name(
-    tmp_path: Path, own_data: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write_table(own_data / "pairs" / "mine.parquet", {"query": ["a", ""], "document": ["b", "c"]})
-    assert work(tmp_path, write_run_on(own_data, tmp_path).reference) == 1
+    write_run_file(Layout(root), run, SourceSpecification(name=str(folder), synthetic_documents=1), execution, {})
+    assert work(root, run.reference) == 1
     assert "data set mine has 1 pairs with text (of 2)" in capsys.readouterr().err
-
-
-def test_a_missing_set_is_named(own_data: Path) -> None:
-    source = open_source(str(own_data), synthetic_documents=1)
-    with pytest.raises(MissingData, match=r"no data set of pairs mien .*did you mean 'mine'"):
-        source.pair_origin("mien")

@@ -74,7 +74,7 @@ def alone(by: TextEncoder, text: str) -> np.ndarray:
 
 
 @pytest.mark.parametrize("form", FORMS)
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(given_texts=texts, batch_tokens=st.sampled_from([1, 30, 100, 10_000]), chunk=st.sampled_from([1, 7, 4096]))
 def test_a_vector_does_not_depend_on_the_other_texts(tokenizer, form, given_texts, batch_tokens, chunk):
     with pytest.MonkeyPatch.context() as patch:
@@ -125,15 +125,9 @@ def test_empty_and_overlong_texts_have_vectors_and_are_counted(tokenizer) -> Non
         np.testing.assert_allclose(vectors[0], by.model.model(frame, whole_rows_plan(frame))[0].mean(0), atol=1e-5)
     np.testing.assert_allclose(vectors[0], vectors[1], atol=1e-5)
     np.testing.assert_allclose(vectors[3], vectors[4], atol=1e-5)
-    computed = 2 + 2 + (2 + len(tokenizer.encode(["the cat"])[0])) + 2 * CONTEXT
-    assert by.counts == TextCounts(texts=7, repeated=2, empty=2, cut=3, tokens=computed)
+    assert by.counts == TextCounts(texts=7, empty=2, cut=3)
     by.encode([long])
-    assert by.counts == TextCounts(texts=8, repeated=2, empty=2, cut=4, tokens=computed + CONTEXT)
-
-
-def test_repeated_texts_have_the_same_vector_to_the_bit(tokenizer) -> None:
-    vectors = encoder(tokenizer).encode(["the cat", "a dog sleeps", "the cat", "bird", "the cat"])
-    assert np.array_equal(vectors[0], vectors[2]) and np.array_equal(vectors[0], vectors[4])
+    assert by.counts == TextCounts(texts=8, empty=2, cut=4)
 
 
 def distance(found: np.ndarray, exact: np.ndarray) -> float:
@@ -220,7 +214,7 @@ def reference(folder: Path) -> Callable[..., np.ndarray]:
 def test_vectors_are_those_of_transformers_whatever_else_is_encoded(family: str, folders: dict[str, Path]) -> None:
     alone, by = reference(folders[family]), opened(folders[family])
 
-    @settings(max_examples=8)
+    @settings(max_examples=4)
     @given(
         given_texts=texts,
         batch_tokens=st.sampled_from([1, 60, 300, 10_000]),

@@ -12,7 +12,6 @@ from transformers import AutoModel, AutoTokenizer
 from ablations.recipe_runs import evaluation_after
 from neobert.data.mteb_tasks import OFFICIAL_TASKS
 from neobert.embeddings.encoders import NamedEncoder
-from neobert.embeddings.evaluation import measure_task
 from neobert.errors import EXIT_DONE, EXIT_OFF, EXIT_REFUSED
 from neobert.executors import make_trainer
 from neobert.executors.encoders import load_encoder
@@ -124,7 +123,7 @@ def test_exported_folders_give_the_runs_vectors(
     assert ("That of the encoder" in card) == (family != "own")
 
 
-@pytest.mark.filterwarnings("ignore:Task name .* is not valid", "ignore:Some prompts are not in the expected")
+@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     ("is_told", "wanted"), [(True, "SyntheticParaphraseRetrieval"), (False, "SyntheticSentenceSimilarity")]
 )
@@ -138,7 +137,7 @@ def test_mteb_gives_an_exported_folder_the_score_that_the_harness_gave_the_run(
     from mteb import evaluate
     from mteb.models.sentence_transformer_wrapper import SentenceTransformerEncoderWrapper
 
-    from neobert.embeddings.mteb import mteb_tasks
+    from neobert.embeddings.mteb import measure_task, mteb_tasks
 
     runs, tokens = tmp_path / "runs", 96
     instruction = {} if is_told else {"instruction": None}

@@ -58,6 +58,8 @@ def test_every_run_file_is_read_and_has_the_id_that_it_names(written: Path, monk
 
 
 GONE = {
+    "07763cb80563": "final_rate 0.3",
+    "93f14dc9aa49": "drawn_up_to 0.65",
     "0c20b66c65c7": 'objective "causal"',
     "4927cafd7c7c": 'mixed_origins {"novels": "directory:36ec3940bbef"}',
     "5ab9e3506fcf": "the optimizer muon",

@@ -41,7 +41,6 @@ from tests.support.tiny_runs import (
     kill_after,
     record,
     tiny_model,
-    tiny_recipe,
     tiny_run,
     tiny_stage,
     trainer_of,
@@ -301,21 +300,6 @@ def test_micro_batches_do_not_change_the_loss(undisturbed: Trainable, tmp_path: 
         trainer = trainer_of(beside(tmp_path / str(rows), undisturbed[0]), run, micro_batch_tokens=32 * rows)
         losses.append([step.measured().loss for step in islice(trainer.steps(trainer.restore()), 6)])
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
-
-
-def test_a_masking_rate_follows_its_schedule_wherever_training_resumes(undisturbed: Trainable, tmp_path: Path) -> None:
-    root = beside(tmp_path / "rates", undisturbed[0])
-    masking = tiny_recipe().masking.model_copy(update={"rate": 0.1, "final_rate": 0.6})
-    run = tiny_run(masking=masking)
-    assert run.id != tiny_run().id and masking.mean_rate(0) == pytest.approx(0.35) and masking.mean_rate(1) == 0.6
-    trainer = trainer_of(root, run)
-    steps = list(trainer.data())
-    shares = [sum(batch.predicted_tokens for batch in step.micro_batches) / step.real_tokens for step in steps]
-    assert shares[0] < 0.15 < shares[STEPS // 2] < 0.45 < shares[-1]
-    trainer.restore_data(steps[19].state)
-    targets = [torch.cat([batch.targets for batch in step.micro_batches]) for step in (*steps[20:], *trainer.data())]
-    half = len(targets) // 2
-    assert half == STEPS - 20 and all(map(torch.equal, targets[:half], targets[half:]))
 
 
 def test_a_second_stage_continues_weights_and_optimizer(undisturbed: Trainable, tmp_path: Path) -> None:
