@@ -37,7 +37,6 @@ DOORS = {
         "neobert/external.py",
     },
     "matplotlib": {
-        "neobert/search/memory.py",
         "reports/figures/curves.py",
         "reports/figures/drawing.py",
         "reports/figures/embeddings.py",
@@ -45,7 +44,6 @@ DOORS = {
         "reports/figures/differences.py",
         "reports/figures/perplexity.py",
         "reports/figures/rates.py",
-        "reports/figures/searches.py",
         "reports/figures/throughput.py",
     },
 }
