@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from ablations.scales import Scale
 from ablations.scaling import scaled, unrepresented
 from ablations.variant import change_label
-from neobert.errors import name_first
 from neobert.glue.tasks import TASKS
 from reports.rows import Study
 from reports.scores import ScoreRow
@@ -19,7 +18,6 @@ WARNINGS: Mapping[Scale, str] = {
 }
 """Warnings for the numbers of each scale; the paper's scale needs none."""
 INCOMPLETE = "† best of an incomplete grid: some points failed or are not recorded yet."
-SHORT_LIST = 12
 
 
 def warnings(study: Study) -> list[str]:
@@ -37,7 +35,7 @@ def describe_change(row: ScoreRow, study: Study) -> str:
 
 
 def remarks(study: Study) -> tuple[str, ...]:
-    """Return all remarks on a study. Long lists of missing points are cut, failed ones are always listed in full."""
+    """Return all remarks on a study."""
     lines: list[str] = [*warnings(study), *_spread(study), *searches_noted(study.all_rows)]
     without: dict[str, list[str]] = defaultdict(list)
     for row in study.all_rows:
@@ -97,15 +95,10 @@ def why_no_average(row: ScoreRow, study: Study) -> str:
 def _grid_gaps(row: ScoreRow) -> Iterator[str]:
     gaps: dict[str, list[str]] = defaultdict(list)
     for task, cell in row.glue.items():
-        listed = {
-            state: name_first(points, SHORT_LIST if state == "missing" else len(points))
-            for state, points in cell.absent.items()
-            if points
-        }
-        if listed:
-            gaps["; ".join(f"{state} {points}" for state, points in listed.items())].append(TASKS[task].title)
-    for text, titles in gaps.items():
-        yield f"{row.label} {', '.join(titles)}, points as batch/rate/decay: {text}."
+        gaps[", ".join(f"{count} {state}" for state, count in sorted(cell.absent.items()))].append(TASKS[task].title)
+    yield from (
+        f"{row.label} {', '.join(titles)}: points without a score: {text}." for text, titles in gaps.items() if text
+    )
 
 
 def _fallbacks(study: Study) -> Iterator[str]:

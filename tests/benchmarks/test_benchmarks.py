@@ -15,7 +15,6 @@ from ablations.loading import load
 from benchmarks import __main__ as command
 from benchmarks import glue
 from benchmarks.__main__ import BEGIN, BENCHMARKS, END, FOLDER, GOALS, README, main, read_results, table
-from benchmarks.data import CONTEXT, group
 from benchmarks.glue import few_studies
 from benchmarks.measuring import Result, operations, time_in_turns, write_result
 from tests.support.tree_copy import fresh_clone, shell
@@ -42,14 +41,14 @@ def test_results_are_judged_by_the_goals_of_today() -> None:
 
 def test_the_table_in_the_readme_is_that_of_the_result_files() -> None:
     assert RESULTS and f"{BEGIN}\n{table(RESULTS)}\n{END}" in README.read_text()
-    shown = table([result for result in RESULTS if result["name"] != "data_tokenize"])
-    assert "`data_tokenize` (≥ 2)" in shown.partition("Not measured: ")[2], "neither met nor missed"
+    shown = table([result for result in RESULTS if result["name"] != "glue_over_trainer"])
+    assert "`glue_over_trainer` (≥ 2)" in shown.partition("Not measured: ")[2], "neither met nor missed"
 
 
 def test_what_is_not_measured_again_keeps_its_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for results in ([Result("data_tokenize", ALWAYS_3, {"fact": 1})], []):
+    for results in ([Result("glue_over_trainer", ALWAYS_3, {"fact": 1})], []):
         monkeypatch.setattr(command, "resolve_name", lambda place, found=results: lambda options: iter(found))
-        assert main(["data_tokenize", "--folder", str(tmp_path)]) == 0
+        assert main(["glue", "--folder", str(tmp_path)]) == 0
         (once,) = read_results(tmp_path)
         assert (once["ratio"], once["met"], once["figures"]) == (3.0, True, {"fact": 1})
 
@@ -89,15 +88,6 @@ def test_contenders_take_the_first_place_in_turn() -> None:
     timings = time_in_turns({name: lambda name=name: called.append(name) or len(called) for name in "abc"}, 3)
     assert called == ["a", "b", "c", "c", "b", "a", "a", "b", "c"]
     assert [timing.returned for timing in timings["a"]] == [1, 6, 7]
-
-
-def test_the_grouping_that_is_compared_with_joins_all_columns_and_drops_what_is_left_over() -> None:
-    lengths = (300, 500, 400)
-    ids = [list(range(100 * number, 100 * number + length)) for number, length in enumerate(lengths)]
-    rows = group({"input_ids": ids, "attention_mask": [[1] * length for length in lengths]})
-    joined = [token for document in ids for token in document]
-    assert rows["input_ids"] == [joined[:CONTEXT], joined[CONTEXT : 2 * CONTEXT]]
-    assert rows["attention_mask"] == [[1] * CONTEXT] * 2
 
 
 def test_the_grid_of_a_gpu_is_whole_tasks_on_the_published_shape(tmp_path: Path) -> None:
