@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from ablations.scales import Scale
 from ablations.scaling import scaled, unrepresented
 from ablations.variant import change_label
+from neobert.errors import name_first
 from neobert.glue.tasks import TASKS
 from reports.rows import Study
 from reports.scores import ScoreRow
@@ -17,6 +18,7 @@ WARNINGS: Mapping[Scale, str] = {
     "proxy": f"Proxy scale: {_SMALL}",
 }
 """Warnings for the numbers of each scale; the paper's scale needs none."""
+SHORT_LIST = 12
 INCOMPLETE = "† best of an incomplete grid: some points failed or are not recorded yet."
 
 
@@ -95,10 +97,10 @@ def why_no_average(row: ScoreRow, study: Study) -> str:
 def _grid_gaps(row: ScoreRow) -> Iterator[str]:
     gaps: dict[str, list[str]] = defaultdict(list)
     for task, cell in row.glue.items():
-        gaps[", ".join(f"{count} {state}" for state, count in sorted(cell.absent.items()))].append(TASKS[task].title)
-    yield from (
-        f"{row.label} {', '.join(titles)}: points without a score: {text}." for text, titles in gaps.items() if text
-    )
+        listed = (f"{state} {name_first(points, SHORT_LIST)}" for state, points in sorted(cell.absent.items()))
+        gaps["; ".join(listed)].append(TASKS[task].title)
+    for text in filter(None, gaps):
+        yield f"{row.label} {', '.join(gaps[text])}, points as batch/rate/decay: {text}."
 
 
 def _fallbacks(study: Study) -> Iterator[str]:

@@ -5,10 +5,11 @@ are counted together, so that a half-finished repetition changes no score.
 """
 
 import statistics
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import product
 
 import pandas as pd
 
@@ -92,7 +93,7 @@ class Cell:
     """One task of one row, in points.
 
     `score` is None if no trial has one. `ids` are the trials behind the score, `recorded` all trials of the counted
-    seeds. `absent` counts the grid points without a score over these seeds: "failed", "missing", or "undefined" if the
+    seeds. `absent` has the points without a score, seed by seed, by state: "failed", "missing", or "undefined" if a
     metric has no value, such as the correlation of a constant prediction. `tried` is the search whose best point it is,
     None for a grid.
     """
@@ -100,7 +101,7 @@ class Cell:
     score: Estimate | None
     point: Point | None
     ids: Mapping[Seeds, str]
-    absent: Mapping[str, int]
+    absent: Mapping[str, Sequence[str]]
     fallback: str | None
     recorded: pd.DataFrame = field(compare=False)
     tried: Tried | None = None
@@ -366,14 +367,17 @@ def _cell(grid: Sequence[Point], trials: pd.DataFrame, tried: Tried | None = Non
     decisive = trials.decisive.astype(object).where(trials.decisive.notna(), None)
     best = best_point(grid, zip(trials.point, decisive, strict=True))
     chosen = trials[(trials.point == best) & trials.score.notna()].sort_values("seeds")
-    absent = Counter(trials.state[trials.state != "done"].tolist())
-    absent["missing"] = trials.seeds.nunique() * len(set(grid)) - len(trials)
+    states = dict(zip(zip(trials.seeds, trials.point, strict=True), trials.state, strict=True))
+    absent = defaultdict(list)
+    for seeds, point in product(sorted(set(trials.seeds)), dict.fromkeys(grid)):
+        absent[states.get((seeds, point), "missing")].append(f"{point_name(point)} (seed {seeds})")
+    absent.pop("done", None)
     points = (chosen.score * POINTS_OF_SCORE).tolist()
     return Cell(
         score=None if best is None else Estimate(dict(zip(chosen.seeds, points, strict=True))),
         point=best,
         ids=dict(zip(chosen.seeds, chosen.id, strict=True)),
-        absent=dict(+absent),
+        absent=dict(absent),
         fallback="; ".join(sorted({reason for reason in trials.fallback if reason})) or None,
         recorded=trials,
         tried=tried,

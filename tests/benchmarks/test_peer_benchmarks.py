@@ -75,20 +75,6 @@ def test_peers_read_and_predict_the_same_tokens_as_we_do(documents: MaskedDocume
     assert sum(ours[1].values()) == sum(batch.predicted_tokens for batch in own)
 
 
-def test_a_fifth_of_the_text_is_predicted_and_all_of_that_is_masked(documents: MaskedDocuments) -> None:
-    token_ids, labels, real = documents.grid
-    assert torch.equal(labels != -100, token_ids == documents.view.corpus.ids.mask)
-    of_text = (labels != -100).sum() / (real.sum() - 2 * len(documents))
-    assert float(of_text) == pytest.approx(0.2, abs=0.03)
-
-
-def test_buckets_pad_less_and_neighbouring_steps_differ_in_width(documents: MaskedDocuments) -> None:
-    slots = {way: [batch["input_ids"].numel() for batch in peer_batches(documents, way, 8)] for way in BATCHINGS}
-    assert sum(slots["bucketed"]) < 0.8 * sum(slots["padded"])
-    widths = [batch["input_ids"].shape[1] for batch in peer_batches(documents, "bucketed", 8)]
-    assert sorted(widths) != widths and len(set(widths)) > 1
-
-
 @pytest.mark.parametrize("peer", [Peer("bert", "padded"), Peer("modernbert", "padded")])
 def test_padded_and_bucketed_documents_have_one_loss(peer: Peer, setting: Setting) -> None:
     """Summed over all predicted tokens, to 1e-5 relative: padding is seen by nobody. Weights are large, so that what a

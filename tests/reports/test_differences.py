@@ -129,14 +129,6 @@ def test_leave_one_out_and_add_one_are_rows_and_families_of_their_own(study: Mad
     )
 
 
-def test_a_model_that_knows_frequencies_alone_is_not_trained(study: MadeUpStudy) -> None:
-    study.frequency_loss = 3.95
-    learn(study, {"M0": 42.0, "M1": 57.0, "M2": 59.0}, seeds=5)
-    found = steps_of(study)
-    assert found[LADDER, "M1 − M0", "held-out loss on wikibook"].word == "not trained"
-    assert found[LADDER, "M2 − M1", "held-out loss on web"].word == "better"
-
-
 def test_what_is_not_compared_says_why_and_is_in_no_family(study: MadeUpStudy) -> None:
     study.write(["M0", "M2"])
     study.pretrain("M1")
