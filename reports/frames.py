@@ -36,7 +36,7 @@ HELDOUT = ("run", "seed", "corpus", "context", "loss", "bits_per_byte", "frequen
 FAILED_PILOTS = ("id", "seed", "scale", "data", "weights", "recipe", "error")
 STUDIES = ("id", "task", "own_task", "weights", "start", "protocol", "points", "grid", "seed", "nested", "tried")
 NUMBERS = ("score", "decisive", "loss", "bits_per_byte", "frequency_loss")
-UNREADABLE = (RunFailed, MissingData, OSError, ValueError, KeyError, TypeError)
+UNREADABLE = (RunFailed, MissingData, OSError, ValueError, LookupError, TypeError, AttributeError)
 """Raised by reading a file that is damaged, or that has not what its place requires."""
 
 Read = TypeVar("Read")

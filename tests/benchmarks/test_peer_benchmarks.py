@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from weakref import WeakSet
 
 import numpy as np
 import pytest
@@ -15,7 +14,7 @@ from ablations.launch.request import Place, Selection
 from ablations.loading import load
 from benchmarks.data import write_web_pages
 from benchmarks.glue import SPEED_LADDER
-from benchmarks.measuring import Race, Timing, fastest, lowest_ratio, race, tokens_per_second
+from benchmarks.measuring import Race, Timing, fastest, lowest_ratio, tokens_per_second
 from benchmarks.pretraining import (
     BUCKETED,
     COMPARISONS,
@@ -131,22 +130,6 @@ def test_a_ratio_is_that_of_speeds_and_the_fastest_counts() -> None:
     assert (ratio, figures["speed, ours / theirs"]) == (twice, {"a / b": {"wall": twice, "processor": twice}})
     both = raced(**{"a, fp32": 100.0, "a, bf16": 200.0, "ab, fp32": 300.0})
     assert fastest(both, "a") == "a, bf16" and fastest(both, "a, fp32") == "a, fp32"
-
-
-def test_on_a_gpu_a_contender_has_left_before_the_next_one_comes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    for owner, call in ((torch.cuda, "synchronize"), (torch.cuda, "empty_cache"), (torch.compiler, "reset")):
-        monkeypatch.setattr(owner, call, lambda: None)
-    alive = WeakSet[torch.nn.Module]()
-
-    def make() -> Callable[[], int]:
-        assert not alive
-        module = torch.nn.Linear(2, 2)
-        alive.add(module)
-        return lambda: int(module.weight.numel())
-
-    found = race({"a": make, "b": make}, rounds=2, steps=3)
-    assert [[timing.returned for timing in found[name]] for name in "ab"] == [[12, 12]] * 2
 
 
 def test_the_speed_of_a_run_is_the_median_of_its_thirds_over_the_goal() -> None:

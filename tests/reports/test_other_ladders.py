@@ -13,7 +13,7 @@ from neobert.errors import MissingData
 from reports.differences import LADDER, MARGINS, find_steps
 from reports.frames import read_frames
 from reports.rows import read_study
-from tests.reports.made_up_study import MadeUpStudy, by_place, change_record, facts_of, figures
+from tests.reports.made_up_study import MadeUpStudy, by_place, change_record, facts_of
 from tests.reports.measurements import embed
 
 OWN = """
@@ -96,17 +96,3 @@ def test_what_goes_by_its_labels_is_of_its_ladder_alone(study: MadeUpStudy, own:
         study.pretrain(name, labels={"variants": ["A"], "scale": "tiny", "data": "synthetic", "ladder": "other.py"})
     with pytest.raises(MissingData, match=r"2 record\(s\) planned on the ladder other.py: pass --ladder"):
         read_frames(papers(), study.root)
-
-
-def test_the_parent_of_a_recorded_variant_is_shown_without_records(study: MadeUpStudy, tmp_path: Path) -> None:
-    file = tmp_path / "readings.py"
-    file.write_text(
-        "from ablations.ladder import M0, MASKING_20, ROTARY\n"
-        "A = M0.derive('A@x', MASKING_20, kept=False)\nB = A.derive('B', ROTARY)\n"
-    )
-    study.levels |= {"A": 50.0, "B": 51.0}
-    theirs = study.on(loading.load(str(file)))
-    theirs.pretrain("M0")
-    theirs.pretrain("B")
-    assert set(theirs.read().last_rows) == {"M0", "A@x", "B"}
-    assert figures(study.root, tmp_path / "out", "--ladder", str(file)) == 0

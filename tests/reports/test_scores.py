@@ -1,6 +1,5 @@
 """Records → scores: what counts, what is left out, and that nothing missing ever becomes a number."""
 
-import json
 import math
 import statistics
 from pathlib import Path
@@ -207,17 +206,6 @@ def test_runs_on_other_data_or_numerics_are_left_out_and_named(study: MadeUpStud
     assert len(problems) == 2 and any("version of masking 9 and 1" in problem for problem in problems)
 
 
-def test_trials_on_other_bytes_of_a_task_are_left_out_and_named(study: MadeUpStudy) -> None:
-    plant(study, "M2", {0: [0.5, 0.4], 1: [0.5, 0.4]})
-    for path in study.root.glob("glue/cola/*.json"):
-        if json.loads(path.read_text())["seed"] == 1:
-            change_record(path, lambda record: record["inputs"].update(task="other"))
-    row = last_row(study, "M2")
-    score = row.cells["cola"].score
-    assert score is not None and len(score.by_seeds) == 1
-    assert any("cola: 2 trial(s) on other data or numerics are left out (task " in note for note in row.notes)
-
-
 def test_groups_of_scale_and_data_are_never_mixed_and_an_unknown_scale_is_left_out(study: MadeUpStudy) -> None:
     study.write(["M0"])
     MadeUpStudy(study.root, data="corpus").write(["M0"])
@@ -228,16 +216,6 @@ def test_groups_of_scale_and_data_are_never_mixed_and_an_unknown_scale_is_left_o
         average = read_study(evidence, scale, data).last_rows["M0"].average
         assert average is not None and len(average.by_seeds) == 1
     assert "labels.scale" in evidence.problems[0] and "did you mean 'smoke'" in evidence.problems[0]
-
-
-def test_seeds_of_pretraining_and_fine_tuning_are_told_apart(study: MadeUpStudy) -> None:
-    study.write(["M0"])
-    for of_task in study.studies("M0"):
-        study.search("M0", of_task.model_copy(update={"seed": 7}))
-    found = study.read()
-    average = found.last_rows["M0"].average
-    assert average is not None and [str(seeds) for seeds in average.by_seeds] == ["0", "0/7"]
-    assert any("± holds fine-tuning seeds only" in line for line in remarks(found))
 
 
 @pytest.mark.parametrize("trained", [True, False])
