@@ -21,6 +21,8 @@ from neobert.processes import gpu_variables
 from reports.tables import markdown_row
 
 BENCHMARKS = {
+    "data_tokenize": "benchmarks.data:measure",
+    "encoding": "benchmarks.encoding:measure",
     "glue": "benchmarks.glue:measure",
     "pretraining": "benchmarks.pretraining:measure",
     "throughput": "benchmarks.throughput:measure",

@@ -17,7 +17,7 @@ if not __package__:  # run as a script: the repository in place of the script's 
 
 from ablations.launch.flags import add_ladder_flag
 from neobert.command_line import Parser, guarded, refuse_no_folder
-from neobert.errors import EXIT_DONE, DamagedFile
+from neobert.errors import EXIT_DONE, DamagedFile, MissingData
 
 if TYPE_CHECKING:
     from ablations.ladders import Ladder
@@ -33,13 +33,16 @@ def _arguments(given: list[str] | None) -> argparse.Namespace:
         prog="collect.py",
         description="Collect what make_figures.py reads from a folder of runs into OUT/runs.tar.gz: records, run files "
         "and metrics. Weights, predictions, texts and labels are not collected, and paths are shortened to names. "
-        "To collect several folders, unpack their archives into one folder.",
+        "To collect several folders, restore their archives into one folder.",
         epilog="Exit codes: 0 done, 1 a file cannot be written, 2 refused, 3 no runs, no record that can be read, or a "
         "damaged archive.",
     )
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="folder of runs (default: ./runs)")
     add_ladder_flag(parser)
-    parser.add_argument("--out", type=Path, required=True, help="folder to write")
+    ways = parser.add_mutually_exclusive_group(required=True)
+    ways.add_argument("--out", type=Path, help="folder to write")
+    back = "write the files of this collected folder back into --runs, so that recorded runs are not repeated"
+    ways.add_argument("--restore", type=Path, metavar="DIR", help=back)
     parser.add_argument("--json", action="store_true", help="print what was collected as JSON")
     return parser.parse_args(given)
 
@@ -107,13 +110,43 @@ def without_paths(value: Any) -> Any:
     return FOLDERS.sub("", value)
 
 
+def _restore(arguments: argparse.Namespace, _ladder: "Ladder") -> int:
+    """Write the files of an archive into the folder of runs, except those that are there.
+
+    What needs the weights of a restored run is refused, and all that has a record is done. Records are written last, so
+    that a killed command leaves no record without its run file.
+    """
+    from neobert.files import replace_file
+    from neobert.runs.collected import ARCHIVE, COLLECTED, RunFiles
+    from neobert.runs.kinds import RECORDS
+
+    refuse_no_folder("--runs", arguments.runs)
+    folder = RunFiles(arguments.restore)
+    if folder.root == arguments.restore:
+        raise MissingData(f"--restore {arguments.restore} holds no {ARCHIVE}: give a folder that --out wrote")
+    records, restored = set(folder.files(*RECORDS)), 0
+    for path in sorted(folder.files(*COLLECTED), key=lambda path: (path in records, path)):
+        target = arguments.runs / path.relative_to(folder.root)
+        if not target.exists():
+            replace_file(target, path.read_bytes())
+            restored += path in records
+    for problem in folder.problems:
+        print(problem, file=sys.stderr)
+    if arguments.json:
+        print(json.dumps({"restored": restored, "records": len(records)}, indent=1))
+    else:
+        print(f"{restored} of {len(records)} records restored in {arguments.runs}; the others are there")
+    return EXIT_DONE
+
+
 def main(given: list[str] | None = None) -> int:
     """Run the command; return its exit code."""
     arguments = _arguments(given)
 
     from ablations.loading import load
 
-    return guarded("collect.py", lambda: _collect(arguments, load(arguments.ladder)), arguments.out)
+    act = _collect if arguments.restore is None else _restore
+    return guarded("collect.py", lambda: act(arguments, load(arguments.ladder)), arguments.out or arguments.runs)
 
 
 if __name__ == "__main__":

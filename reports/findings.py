@@ -7,7 +7,7 @@ page.
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from reports.figures import (
     glue_tables,
     perplexity,
     rates,
+    searches,
     throughput,
 )
 from reports.figures.drawing import Picture
@@ -29,7 +30,7 @@ from reports.tables import Table
 
 TEMPLATES = Path(__file__).resolve().parent / "templates"
 PAGE = "index.html"
-PARTS = ("Scores", "Differences", "Curves", "Embeddings")
+PARTS = ("Scores", "Searches", "Differences", "Curves", "Embeddings")
 CSV = ("csv",)
 
 Links = list[tuple[str, list[tuple[str, str]]]]
@@ -75,6 +76,17 @@ class Findings:
     study: Study
     folder: str
 
+    @property
+    def outputs(self) -> tuple[Output, ...]:
+        """The outputs of every study, and a picture of each of its searches."""
+        return (
+            *OUTPUTS,
+            *(
+                Output(name, searches.title_of(tried), _nothing, partial(searches.draw, tried), part="Searches")
+                for name, tried in self.study.searches.items()
+            ),
+        )
+
     @cached_property
     def tables(self) -> dict[str, Table]:
         """The tables of the outputs that have one."""
@@ -84,7 +96,7 @@ class Findings:
     def files(self) -> dict[str, bytes]:
         """Return every figure and table of the study in all formats, by file name."""
         contents: dict[str, bytes] = {}
-        for output in OUTPUTS:
+        for output in self.outputs:
             if picture := output.draw(self.study):
                 contents |= picture.files(output.name)
             if table := self.tables.get(output.name):
@@ -129,13 +141,13 @@ def _section(findings: Findings, files: Sequence[str]) -> dict[str, Any]:
         "title": f"Scale {study.scale}, data {study.data}",
         "warning": " ".join(warnings(study)),
         "parts": [part for part in parts if part["tables"] or part["pictures"]],
-        "files": _list_files(findings.folder, files, {output.name: output.title for output in OUTPUTS}),
+        "files": _list_files(findings.folder, files, {output.name: output.title for output in findings.outputs}),
     }
 
 
 def _part(findings: Findings, part: str, written: set[str]) -> dict[str, Any]:
     """Return the tables of a part, and its figures as SVG."""
-    own = [output for output in OUTPUTS if output.part == part]
+    own = [output for output in findings.outputs if output.part == part]
     tables = [findings.tables[output.name] for output in own if output.name in findings.tables]
     return {
         "name": part,

@@ -142,6 +142,18 @@ class Study:
         """One sentence for everything that is not counted."""
         return (*self.left_out, *self._embeddings[1])
 
+    @cached_property
+    def searches(self) -> dict[str, Tried]:
+        """The searches of this scale and data in which some trial has a score, by the name of their picture."""
+        trials = self.frames.trials
+        scored = set(trials.id[trials.score.notna()])
+        own = [
+            each
+            for each in self.frames.searches.values()
+            if (each.labels.scale, each.labels.data) == (self.scale, self.data) and scored & each.scored
+        ]
+        return {f"search-{each.study.task}-{each.study.id}": each for each in own}
+
 
 def read_study(frames: Frames, scale: Scale, data: str) -> Study:
     """Return the rows of one (scale, data): every variant of the ladder, and alternatives (@) with records."""

@@ -17,7 +17,7 @@ DOORS = {
     "tensorboard": {"neobert/runs/tracking.py"},
     "wandb": {"neobert/runs/tracking.py"},
     "optuna": {f"neobert/search/{name}.py" for name in ("memory", "samplers", "storages", "study", "subjects")},
-    "sentence_transformers": {"neobert/export/huggingface.py"},
+    "sentence_transformers": {"benchmarks/encoding.py", "neobert/export/huggingface.py"},
     "transformers": {
         "benchmarks/pretraining.py",
         "benchmarks/throughput.py",
@@ -29,7 +29,7 @@ DOORS = {
         "neobert/hub/modeling.py",
         "neobert/export/huggingface.py",
     },
-    "datasets": {"neobert/embeddings/mteb.py"},
+    "datasets": {"benchmarks/data.py", "neobert/embeddings/mteb.py"},
     "jinja2": {"reports/findings.py"},
     "huggingface_hub": {
         "neobert/data/download.py",
@@ -37,6 +37,7 @@ DOORS = {
         "neobert/external.py",
     },
     "matplotlib": {
+        "neobert/search/memory.py",
         "reports/figures/curves.py",
         "reports/figures/drawing.py",
         "reports/figures/embeddings.py",
@@ -44,6 +45,7 @@ DOORS = {
         "reports/figures/differences.py",
         "reports/figures/perplexity.py",
         "reports/figures/rates.py",
+        "reports/figures/searches.py",
         "reports/figures/throughput.py",
     },
 }

@@ -1,6 +1,13 @@
-"""The Optuna study of records alone, in memory. No storage is read."""
+"""The Optuna study of records alone, in memory, and what Optuna plots and computes of it. No storage is read."""
 
+import warnings
+from typing import TYPE_CHECKING
+
+import numpy as np
+from optuna.exceptions import ExperimentalWarning
+from optuna.importance import FanovaImportanceEvaluator, get_param_importances
 from optuna.study import Study
+from optuna.trial import TrialState
 
 from neobert.kinds.glue import GlueStudy
 from neobert.runs.layout import Layout
@@ -9,7 +16,12 @@ from neobert.search.storages import storage_in_memory
 from neobert.search.study import OptunaStudy
 from neobert.search.subjects import GlueSubject, failure_of
 
-__all__ = ["Study", "study_in_memory"]
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["Study", "importances", "plot_slices", "study_in_memory"]
+
+SEED_OF_FORESTS = 0
 
 
 def study_in_memory(layout: Layout, study: GlueStudy, run_file: RunFile | None = None) -> Study:
@@ -26,3 +38,25 @@ def study_in_memory(layout: Layout, study: GlueStudy, run_file: RunFile | None =
         if ending is not None:
             told.add_trial(optuna_study.made_of(part, ending))
     return told
+
+
+def importances(study: Study) -> dict[str, float]:
+    """Return the share of each field of a point in the variance of the scores, by fANOVA, largest first; nothing if
+    fewer than two scores differ. Equal trials give equal shares."""
+    scores = {trial.values[0] for trial in study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))}
+    if len(scores) < 2:
+        return {}
+    return get_param_importances(study, evaluator=FanovaImportanceEvaluator(seed=SEED_OF_FORESTS))
+
+
+def plot_slices(study: Study, factor: float, label: str) -> "list[Axes]":
+    """Return Optuna's plots of `factor` times the scores over each field of a point, beside each other in a figure of
+    pyplot, which the caller closes. They set a style for all later figures, so the caller has one of its own around
+    them."""
+    from optuna.visualization.matplotlib import plot_slice
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ExperimentalWarning)
+        warnings.filterwarnings("ignore", "Attempting to set identical")  # the axis of a field with one value
+        plots = plot_slice(study, target=lambda trial: factor * trial.values[0], target_name=label)
+    return list(np.ravel(np.asarray(plots, dtype=object)))

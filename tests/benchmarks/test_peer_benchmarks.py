@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from weakref import WeakSet
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from ablations.launch.request import Place, Selection
 from ablations.loading import load
 from benchmarks.data import write_web_pages
 from benchmarks.glue import SPEED_LADDER
-from benchmarks.measuring import Race, Timing, fastest, lowest_ratio, tokens_per_second
+from benchmarks.measuring import Race, Timing, fastest, lowest_ratio, race, tokens_per_second
 from benchmarks.pretraining import (
     BUCKETED,
     COMPARISONS,
@@ -74,6 +75,20 @@ def test_peers_read_and_predict_the_same_tokens_as_we_do(documents: MaskedDocume
     assert sum(ours[1].values()) == sum(batch.predicted_tokens for batch in own)
 
 
+def test_a_fifth_of_the_text_is_predicted_and_all_of_that_is_masked(documents: MaskedDocuments) -> None:
+    token_ids, labels, real = documents.grid
+    assert torch.equal(labels != -100, token_ids == documents.view.corpus.ids.mask)
+    of_text = (labels != -100).sum() / (real.sum() - 2 * len(documents))
+    assert float(of_text) == pytest.approx(0.2, abs=0.03)
+
+
+def test_buckets_pad_less_and_neighbouring_steps_differ_in_width(documents: MaskedDocuments) -> None:
+    slots = {way: [batch["input_ids"].numel() for batch in peer_batches(documents, way, 8)] for way in BATCHINGS}
+    assert sum(slots["bucketed"]) < 0.8 * sum(slots["padded"])
+    widths = [batch["input_ids"].shape[1] for batch in peer_batches(documents, "bucketed", 8)]
+    assert sorted(widths) != widths and len(set(widths)) > 1
+
+
 @pytest.mark.parametrize("peer", [Peer("bert", "padded"), Peer("modernbert", "padded")])
 def test_padded_and_bucketed_documents_have_one_loss(peer: Peer, setting: Setting) -> None:
     """Summed over all predicted tokens, to 1e-5 relative: padding is seen by nobody. Weights are large, so that what a
@@ -130,6 +145,22 @@ def test_a_ratio_is_that_of_speeds_and_the_fastest_counts() -> None:
     assert (ratio, figures["speed, ours / theirs"]) == (twice, {"a / b": {"wall": twice, "processor": twice}})
     both = raced(**{"a, fp32": 100.0, "a, bf16": 200.0, "ab, fp32": 300.0})
     assert fastest(both, "a") == "a, bf16" and fastest(both, "a, fp32") == "a, fp32"
+
+
+def test_on_a_gpu_a_contender_has_left_before_the_next_one_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    for owner, call in ((torch.cuda, "synchronize"), (torch.cuda, "empty_cache"), (torch.compiler, "reset")):
+        monkeypatch.setattr(owner, call, lambda: None)
+    alive = WeakSet[torch.nn.Module]()
+
+    def make() -> Callable[[], int]:
+        assert not alive
+        module = torch.nn.Linear(2, 2)
+        alive.add(module)
+        return lambda: int(module.weight.numel())
+
+    found = race({"a": make, "b": make}, rounds=2, steps=3)
+    assert [[timing.returned for timing in found[name]] for name in "ab"] == [[12, 12]] * 2
 
 
 def test_the_speed_of_a_run_is_the_median_of_its_thirds_over_the_goal() -> None:

@@ -11,7 +11,7 @@ from benchmarks import throughput
 from benchmarks.__main__ import main, read_results
 from benchmarks.measuring import count_operations
 from benchmarks.pretraining import huggingface_shape
-from benchmarks.throughput import CPU_SETTING, ENCODERS, ROBERTA, ROUNDS, Encoder
+from benchmarks.throughput import CPU_SETTING, ENCODERS, QUARTERS, ROBERTA, ROUNDS, Encoder
 from neobert.execution import utc_now
 from neobert.files import replace_file
 from neobert.runs.kinds import read_records
@@ -84,3 +84,14 @@ def test_real_sizes_have_the_parameters_that_are_published_for_them() -> None:
         for encoder, expected in zip(ENCODERS, millions, strict=True):
             count = sum(parameter.numel() for parameter in encoder.build("sdpa").parameters()) / 1e6
             assert count == pytest.approx(expected, rel=0.01), encoder.name
+
+
+def test_quarters_have_a_quarter_of_the_depth_and_width() -> None:
+    for quarter, whole in zip(QUARTERS, ENCODERS, strict=False):
+        with torch.device("meta"):
+            small, large = (
+                [each.weight.shape for each in encoder.build("sdpa").modules() if isinstance(each, torch.nn.Linear)]
+                for encoder in (quarter, whole)
+            )
+        assert small[0] == torch.Size(size // 4 for size in large[0]), quarter.name
+        assert len(small) / len(large) == pytest.approx(0.25, rel=0.1), quarter.name

@@ -14,8 +14,10 @@ from neobert.files import json_bytes, line_bytes, sha256_of
 from neobert.kinds.glue import GlueStudy
 from neobert.recipe import Point
 from neobert.runs.collected import ARCHIVE, RunFiles
+from neobert.runs.kinds import record_paths
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import SourceSpecification, read_run_file, write_run_file
+from reports import collect
 from reports.frames import read_frames
 from tests.reports.made_up_study import (
     EXECUTION,
@@ -85,8 +87,25 @@ def test_a_collected_folder_gives_the_same_tables_and_files(study: MadeUpStudy, 
     assert "M1 − M0" in same["smoke-texts/differences.md"].decode() and not read_frames(papers(), copied).problems
 
 
+def test_what_is_restored_is_done_and_collected_as_it_was(
+    study: MadeUpStudy, copied: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    back, again = tmp_path / "runs", tmp_path / "again"
+    assert collect.main(["--restore", str(copied), "--runs", str(back)]) == 0
+    records = [path.relative_to(study.root) for path in record_paths(study.root)]
+    assert records and all((back / path).is_file() for path in records)
+    assert copy(back, again) == 0 and contents(again) == contents(copied)
+    changed = next(back.glob("glue/*/studies/*/run.json"))
+    changed.write_text("{}")
+    capsys.readouterr()
+    assert collect.main(["--restore", str(copied), "--runs", str(back)]) == 0
+    assert changed.read_text() == "{}" and capsys.readouterr().out.startswith("0 of ")
+    assert collect.main(["--restore", str(study.root), "--runs", str(back)]) == 3
+    assert f"holds no {ARCHIVE}: give a folder that --out wrote" in capsys.readouterr().err
+
+
 def test_a_search_is_collected_with_what_it_asked_for_and_how_that_ended(tmp_path: Path) -> None:
-    """Its points and trials are there without a storage."""
+    """Its points and trials are there without a storage, also after they are restored."""
     made_up = StudyOnAFolder(tmp_path / "runs", data="texts")
     made_up.pretrain("M1")
     search = made_up.sampled("M1", "cola", search_by("tpe", "median"), SAMPLED, pruned=SAMPLED[:2])
@@ -94,11 +113,13 @@ def test_a_search_is_collected_with_what_it_asked_for_and_how_that_ended(tmp_pat
     failed.error.parent.mkdir()
     failed.error.write_text('{"error": "diverged", "claim": 1}')
     assert copy(made_up.root, tmp_path / "copy") == 0
-    layout = Layout(RunFiles(tmp_path / "copy").root)
-    read = read_run_file(layout.study("cola", search.id)).specification(GlueStudy)
-    assert read == search and list(read.asked(layout).values()) == list(SAMPLED)
-    assert [each.state for each in read.search_trials(layout)] == ["pruned"] * 2 + ["done"] * (len(SAMPLED) - 2)
-    assert read.search_trial(layout, POINT).error.is_file()
+    assert collect.main(["--restore", str(tmp_path / "copy"), "--runs", str(tmp_path / "back")]) == 0
+    for root in (RunFiles(tmp_path / "copy").root, tmp_path / "back"):
+        layout = Layout(root)
+        read = read_run_file(layout.study("cola", search.id)).specification(GlueStudy)
+        assert read == search and list(read.asked(layout).values()) == list(SAMPLED)
+        assert [each.state for each in read.search_trials(layout)] == ["pruned"] * 2 + ["done"] * (len(SAMPLED) - 2)
+        assert read.search_trial(layout, POINT).error.is_file()
 
 
 def test_curves_and_ladders_are_copied_as_they_are_without_paths_weights_and_claims(
@@ -225,5 +246,5 @@ def test_a_hostile_archive_is_refused_and_writes_nothing(
     with tarfile.open(tmp_path / "hostile" / ARCHIVE, "w:gz") as archive:
         archive.add(copied / ARCHIVE, "../../hook.json")
     there = set(tmp_path.rglob("*"))
-    assert figures(tmp_path / "hostile", tmp_path / "out") == 3
+    assert collect.main(["--restore", str(tmp_path / "hostile"), "--runs", str(tmp_path / "back")]) == 3
     assert "would be extracted to" in capsys.readouterr().err and set(tmp_path.rglob("*")) == there

@@ -1,18 +1,28 @@
 """Searches in reports: the best trial of whatever sampler, and a sentence in every table and figure that has one."""
 
 import statistics
+from pathlib import Path
 
+import matplotlib
 import pytest
+from matplotlib import pyplot as plt
+from matplotlib.text import Text
 
+from ablations import loading
 from neobert.kinds.glue import GlueStudy
+from neobert.recipe import Point
 from neobert.runs.layout import Layout
-from neobert.runs.records import read_record
+from neobert.runs.records import read_record, read_sealed
 from neobert.search.space import Search
+from reports import rows
+from reports.figures import searches
 from reports.figures.figure1 import find_bars
 from reports.figures.glue_tables import table3, table5
+from reports.frames import read_frames
 from reports.remarks import searches_noted
 from reports.scores import Cell
-from tests.reports.made_up_study import SAMPLED, MadeUpStudy, by_place, facts_of, search_by
+from tests.reports.extents import require_texts_fit
+from tests.reports.made_up_study import SAMPLED, SPACE, MadeUpStudy, by_place, copy, facts_of, figures, search_by
 from tests.reports.test_figures import drawn
 
 pytestmark = pytest.mark.usefixtures("papers_ladder")
@@ -97,10 +107,11 @@ def test_a_grid_whose_bad_points_a_pruner_ended_is_no_whole_grid(study: MadeUpSt
     assert searches_noted([study.read().last_rows["M1"]]) == [said] and cell_of(study).point in points[1:]
 
 
-def test_a_search_whose_trials_were_all_ended_early_has_no_score(study: MadeUpStudy) -> None:
+def test_a_search_whose_trials_were_all_ended_early_has_no_score_and_no_picture(study: MadeUpStudy) -> None:
     study.pretrain("M1")
     study.sampled("M1", "cola", search_by("tpe", "median"), SAMPLED, pruned=SAMPLED)
     assert cell_of(study).score is None and searches_noted([study.read().last_rows["M1"]]) == []
+    assert study.read().searches == {}
 
 
 @pytest.mark.parametrize("theirs", [search_by("tpe"), search_by("random"), None])
@@ -125,3 +136,50 @@ def test_a_search_under_another_protocol_is_of_no_variant(study: MadeUpStudy) ->
     study.sample("M1", other, SAMPLED)
     assert cell_of(study).score is None
     assert any("match no variant's protocol, grid and study" in problem for problem in study.read().problems)
+
+
+def with_picture(study: MadeUpStudy, search: Search, points: tuple[Point, ...] = SAMPLED) -> rows.Study:
+    study.pretrain("M1")
+    study.sampled("M1", "cola", search, points)
+    return study.read()
+
+
+def test_a_search_has_a_picture_of_its_own_and_no_other_figure_another_style(study: MadeUpStudy) -> None:
+    findings = with_picture(study, search_by("tpe", seeds=(0, 1)))
+    before = dict(matplotlib.rcParams)
+    ((name, tried),) = findings.searches.items()
+    figure = searches.draw(tried, findings).figure
+    assert dict(matplotlib.rcParams) == before and not plt.get_fignums()
+    require_texts_fit(figure)
+    words = {text.get_text() for text in figure.findobj(Text)}
+    assert {"Search of CoLA on M1", "batch size", "learning rate", "weight decay", "importance"} <= words
+    dots = figure.axes[1].collections[0].get_offsets().tolist()
+    trials = tried.study.search_trials(Layout(study.root))
+    means = {(each.point.learning_rate, 100 * read_sealed(each.record)["scores"]["score"]) for each in trials}
+    assert {tuple(dot) for dot in dots} == means
+    assert name == f"search-cola-{tried.study.id}"
+
+
+def test_the_same_records_give_the_same_picture_on_the_page_and_from_a_collected_folder(
+    study: MadeUpStudy, tmp_path: Path
+) -> None:
+    findings = with_picture(study, search_by("tpe"))
+    assert copy(study.root, tmp_path / "copy") == 0
+    evidence = read_frames(loading.papers(), tmp_path / "copy")
+    ((_, tried),) = findings.searches.items()
+    (collected,) = evidence.searches.values()
+    assert figures(study.root, tmp_path / "out") == 0
+    page, (name,) = (tmp_path / "out" / "index.html").read_text(), findings.searches
+    assert 'alt="Search of CoLA on M1"' in page and f"{name}.svg" in page and f"{name}.pdf" in page
+    assert {path.suffix for path in tmp_path.glob(f"out/*/{name}.*")} == {".png", ".svg", ".pdf"}
+    first, again, of_copy = (searches.draw(each, findings).files("x") for each in (tried, tried, collected))
+    assert first == again == of_copy
+
+
+@pytest.mark.parametrize("points", [SAMPLED[:1], SAMPLED[:2], (*SAMPLED[:3], SAMPLED[0])])
+def test_few_points_and_one_value_of_a_field_have_a_picture_too(study: MadeUpStudy, points: tuple[Point, ...]) -> None:
+    space = SPACE.model_copy(update={"batch_size": (8,)})
+    search = search_by("tpe").model_copy(update={"space": space})
+    findings = with_picture(study, search, points)
+    (tried,) = findings.searches.values()
+    require_texts_fit(searches.draw(tried, findings).figure)

@@ -10,7 +10,7 @@ from neobert.identity import plain
 from neobert.kinds.glue import GlueStudy
 from neobert.runs.layout import Layout
 from neobert.runs.records import publish_sealed
-from neobert.search.memory import study_in_memory
+from neobert.search.memory import importances, study_in_memory
 from neobert.search.space import Search
 from neobert.search.storages import STORAGE_VARIABLE, storage_address, storage_at
 from tests.reports.made_up_study import SAMPLED, MadeUpStudy, copy, search_by
@@ -60,6 +60,12 @@ def test_a_point_that_was_asked_for_twice_is_there_twice_and_a_failure_is_one(la
     (trial,) = study_in_memory(layout, study).trials
     assert trial.state.name == "FAIL" and trial.params == plain(POINTS[1])
     assert trial.user_attrs["error"] == "diverged"
+
+
+def test_importances_are_the_same_for_equal_records_and_none_without_a_difference(layout: Layout) -> None:
+    assert work_through(layout, 8) == 0
+    found = [importances(study_in_memory(layout, study_of(count))) for count in (8, 8, 1)]
+    assert found[0] == found[1] and sum(found[0].values()) == pytest.approx(1) and found[2] == {}
 
 
 @pytest.fixture
