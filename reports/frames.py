@@ -48,10 +48,12 @@ class Tried:
 
     `points` are those whose trials ended with all seeds, in the order in which they were asked for, and `ended_early`
     is the number of others, which its pruner ended. `scored` are the ids of the trials at `points`, `trials` those at
-    every point.
+    every point. `files` is the folder of its records.
     """
 
+    files: RunFiles
     study: GlueStudy
+    labels: Labels
     search: Search
     points: tuple[Point, ...]
     ended_early: int
@@ -318,13 +320,15 @@ class _Reader:
 
     def tried(self, path: Path, begun: Mapping[str, tuple[GlueStudy, Labels]]) -> tuple[str, Tried] | None:
         """Return the id of a search and what it has tried."""
-        study, _ = begun.get(path.parent.name, (None, None))
-        if study is None or study.search is None:
+        study, labels = begun.get(path.parent.name, (None, None))
+        if study is None or labels is None or study.search is None:
             return None
         searched = study.search_trials(self._layout)
         done = [each for each in searched if each.state == "done"]
         return study.id, Tried(
+            files=self.files,
             study=study,
+            labels=labels,
             search=study.search,
             points=tuple(each.point for each in done),
             ended_early=sum(each.state == "pruned" for each in searched),

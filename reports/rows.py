@@ -23,7 +23,7 @@ from neobert.glue.tasks import TASKS, Task, task_title
 from neobert.identity import canonical
 from reports.embeddings import EmbeddingRow, find_embeddings
 from reports.facts import weights_up_to
-from reports.frames import Frames, describe_difference, grid_key, select_group, split_by_version, why_of_another
+from reports.frames import Frames, Tried, describe_difference, grid_key, select_group, split_by_version, why_of_another
 from reports.rates import PilotSweep, find_sweeps
 from reports.scores import ScoreRow, Seeds
 
@@ -149,7 +149,7 @@ class Study:
         scored = set(trials.id[trials.score.notna()])
         own = [
             each
-            for each in self.frames.searches.values()
+            for each in self.frames.searches.tried
             if (each.labels.scale, each.labels.data) == (self.scale, self.data) and scored & each.scored
         ]
         return {f"search-{each.study.task}-{each.study.id}": each for each in own}

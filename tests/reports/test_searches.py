@@ -167,7 +167,7 @@ def test_the_same_records_give_the_same_picture_on_the_page_and_from_a_collected
     assert copy(study.root, tmp_path / "copy") == 0
     evidence = read_frames(loading.papers(), tmp_path / "copy")
     ((_, tried),) = findings.searches.items()
-    (collected,) = evidence.searches.values()
+    (collected,) = evidence.searches.tried
     assert figures(study.root, tmp_path / "out") == 0
     page, (name,) = (tmp_path / "out" / "index.html").read_text(), findings.searches
     assert 'alt="Search of CoLA on M1"' in page and f"{name}.svg" in page and f"{name}.pdf" in page
