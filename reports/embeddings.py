@@ -7,7 +7,6 @@ import pandas as pd
 
 from neobert.data.mteb_tasks import BENCHMARKS, ENGLISH_SUITE_V2, Category, count_by_category, suites_of
 from neobert.kinds.mteb import TASKS_IN_SUITE, Protocol
-from reports.frames import split_repeats
 from reports.scores import POINTS_OF_SCORE, Estimate, Seeds, flat_mean
 
 CATEGORIES = tuple(TASKS_IN_SUITE)
@@ -31,7 +30,7 @@ class CategoryMean:
 @dataclass(frozen=True)
 class EmbeddingRow:
     """One encoder in one suite under one protocol, in points. All tasks have the same seeds; `runs` are those of
-    pre-training; `notes` list results that are not counted and tasks that failed at every seed."""
+    pre-training; `notes` list seeds and tasks that are not counted."""
 
     label: str
     suite: str
@@ -112,18 +111,18 @@ def _count_in_v2(results: pd.DataFrame) -> pd.DataFrame:
 
 
 def _row(label: str, suite: str, protocol: Protocol, results: pd.DataFrame) -> EmbeddingRow:
-    """Make a row from the seeds with most tasks; of results with equal task and seeds, the first id counts."""
-    first, repeats = split_repeats(results[results.score.notna()], ["seeds", "task"])
-    notes = [f"{each.task}: result {each.id} repeats {each.kept} and is left out" for each in repeats.itertuples()]
+    """Make a row from the seeds with most tasks, and the tasks that all of these have; of results with equal task and
+    seeds, the first id counts."""
+    first = results[results.score.notna()].drop_duplicates(["seeds", "task"])
     points = first.pivot(index="seeds", columns="task", values="score") * POINTS_OF_SCORE
     tasks = points.notna().sum(axis=1)
-    for seeds, count in tasks[tasks < tasks.max()].items():
-        notes.append(f"seed {seeds} has {count} of {tasks.max()} tasks and is not counted yet")
-    counted = points[tasks == tasks.max()].dropna(axis=1, how="all")
-    whole = counted.dropna(axis=1)
-    lacking = counted.columns.difference(whole.columns)
-    notes += [f"{task} has no score at every seed and is left out" for task in lacking]
-    failed = sorted(set(results[results.score.isna()].task) - set(whole.columns))
+    behind = tasks[tasks < tasks.max()]
+    notes = [
+        f"seed {seeds} has {count} of {tasks.max()} tasks and is not counted yet" for seeds, count in behind.items()
+    ]
+    whole = points[tasks == tasks.max()].dropna(axis=1)
+    missing = sorted(set(results.task[~results.seeds.isin(set(behind.index))]) - set(whole.columns))
+    notes += [f"{task} lacks a score at some seed and is left out" for task in missing]
     kept = first[first.seeds.isin(set(whole.index)) & first.task.isin(set(whole.columns))]
     return EmbeddingRow(
         label=label,
@@ -133,5 +132,5 @@ def _row(label: str, suite: str, protocol: Protocol, results: pd.DataFrame) -> E
         categories=dict(zip(kept.task, kept.category, strict=True)),
         ids={str(task): tuple(sorted(own.id)) for task, own in kept.groupby("task")},
         runs=frozenset(kept.run),
-        notes=(*notes, *(f"{task} failed" for task in failed)),
+        notes=tuple(notes),
     )

@@ -142,27 +142,6 @@ class _Run(_Facts):
         return self
 
 
-class _TrialScores(Value):
-    """The scores of a trial that are read."""
-
-    model_config = ConfigDict(extra="ignore")
-
-    score: float | None
-    metrics: dict[str, float | None]
-
-    def decisive(self, task: Any, protocol: FineTuning) -> float | None:
-        """Return the score that selects the best point. Raises ValueError if it is missing, the task is none, or a
-        score of GLUE is not from -1 to 1."""
-        about = declared_task(task)
-        metric = about.decisive_metric(protocol)
-        if metric is not None and metric not in self.metrics:
-            raise ValueError(f"the scores lack {metric}")
-        value = self.score if metric is None else self.metrics[metric]
-        if not about.is_own and any(each is not None and abs(each) > 1 for each in (self.score, value)):
-            raise ValueError(f"the scores {self.score} and {value} are not from -1 to 1")
-        return value
-
-
 class _Trial(_Facts):
     labels: Labels
     state: Literal["done", "failed", "undefined"]
@@ -189,20 +168,20 @@ class _Trial(_Facts):
     @model_validator(mode="before")
     @classmethod
     def _derive_scores(cls, record: dict[str, Any]) -> dict[str, Any]:
-        config = _object(record, "config")
+        """Add the score, and the one that selects the best point. Scores of GLUE are from -1 to 1."""
+        config = record["config"]
         protocol, key = _part_of(config, FineTuning)
-        facts = {"point": _part_of(config, Point)[0], "protocol": key, "score": None, "decisive": None}
-        if record.get("state") != "done":
-            return {**record, **facts}
-        scores = _TrialScores.read(record.get("scores"))
-        if scores.score is None:
-            return {**record, **facts, "state": "undefined"}
-        return {
-            **record,
-            **facts,
-            "score": scores.score,
-            "decisive": scores.decisive(config.get("own_task") or config.get("task"), protocol),
-        }
+        facts = {**record, "point": _part_of(config, Point)[0], "protocol": key, "score": None, "decisive": None}
+        if record["state"] != "done":
+            return facts
+        about, scores = declared_task(config.get("own_task") or config["task"]), record["scores"]
+        score, metric = scores["score"], about.decisive_metric(protocol)
+        if score is None:
+            return facts | {"state": "undefined"}
+        decisive = score if metric is None else scores["metrics"][metric]
+        if not about.is_own and any(each is not None and abs(each) > 1 for each in (score, decisive)):
+            raise ValueError(f"the scores {score} and {decisive} are not from -1 to 1")
+        return facts | {"score": score, "decisive": decisive}
 
 
 class _Embedding(_Facts):
@@ -257,14 +236,6 @@ READERS: Mapping[str, type[_Facts]] = {
 }
 BY_LABEL = frozenset({"mteb"})
 """Kinds of records that are shown under the variant names in their labels."""
-
-
-def _object(record: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return a part of a record. Raises ValueError if it is missing or no object."""
-    part = record.get(name)
-    if not isinstance(part, dict):
-        raise ValueError(f"{name} is no object")
-    return part
 
 
 def _part_of(config: Mapping[str, Any], part: type[ValueType]) -> tuple[ValueType, str]:

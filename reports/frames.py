@@ -6,10 +6,10 @@ Missing facts are None, or NaN in numeric columns. Every record becomes a row or
 import json
 import os
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pandas as pd
 from pydantic import ValidationError
@@ -18,7 +18,7 @@ from pydantic_core import ErrorDetails
 from ablations.ladders import Ladder
 from ablations.rates import PILOT_SEEDS
 from ablations.scales import Scale, Vocabulary
-from neobert.errors import DamagedFile, MissingData, RunFailed, name_first
+from neobert.errors import MissingData, RunFailed, name_first
 from neobert.files import read_json
 from neobert.kinds.glue import GlueStudy
 from neobert.kinds.pretraining import PretrainingRun
@@ -34,8 +34,12 @@ from reports.facts import BY_LABEL, READERS, Facts, Labels, share_weights, weigh
 
 HELDOUT = ("run", "seed", "corpus", "context", "loss", "bits_per_byte", "frequency_loss", "texts")
 FAILED_PILOTS = ("id", "seed", "scale", "data", "weights", "recipe", "error")
-STUDIES = ("id", "task", "weights", "start", "protocol", "points", "grid", "seed", "nested")
+STUDIES = ("id", "task", "own_task", "weights", "start", "protocol", "points", "grid", "seed", "nested", "tried")
 NUMBERS = ("score", "decisive", "loss", "bits_per_byte", "frequency_loss")
+UNREADABLE = (RunFailed, MissingData, OSError, ValueError, LookupError, TypeError, AttributeError)
+"""Raised by reading a file that is damaged, or that has not what its place requires."""
+
+Read = TypeVar("Read")
 
 
 @dataclass(frozen=True)
@@ -44,21 +48,17 @@ class Tried:
 
     `points` are those whose trials ended with all seeds, in the order in which they were asked for, and `ended_early`
     is the number of others, which its pruner ended. `scored` are the ids of the trials at `points`, `trials` those at
-    every point. The records lie below the root of `files`.
+    every point. `files` is the folder of its records.
     """
 
+    files: RunFiles
     study: GlueStudy
     labels: Labels
+    search: Search
     points: tuple[Point, ...]
     ended_early: int
     scored: frozenset[str]
     trials: frozenset[str]
-    files: RunFiles = field(compare=False, repr=False)
-
-    @property
-    def search(self) -> Search:
-        assert self.study.search is not None
-        return self.study.search
 
     @property
     def sentence(self) -> str:
@@ -89,7 +89,8 @@ class Frames:
     `by_kind` has the records of every other kind: `values` are the scores of a `Measurement`.
 
     `studies` are the grids that were begun: `start` is the study that one starts from, `grid` identifies its points in
-    any order, `nested` is its nested score (0..1), if it has one. `searches` are those that were begun, by id.
+    any order, `nested` is its nested score (0..1), if it has one. `searches` are those that were begun, each with what
+    it has `tried`.
 
     Runs with pilot seeds appear only in `pilots` and `heldout`; `failed_pilots` are those with an error and no record.
     """
@@ -103,7 +104,7 @@ class Frames:
     readouts: pd.DataFrame
     by_kind: Mapping[str, pd.DataFrame]
     studies: pd.DataFrame
-    searches: Mapping[str, Tried]
+    searches: pd.DataFrame
     curves: Curves
     problems: tuple[str, ...]
 
@@ -129,12 +130,6 @@ class Frames:
 def select_group(frame: pd.DataFrame, scale: Scale, data: str) -> pd.DataFrame:
     """Select the rows of one scale and data source."""
     return frame[(frame.scale == scale) & (frame.data == data)]
-
-
-def split_repeats(frame: pd.DataFrame, keys: Sequence[str]) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Split rows into the first of each key and the repeats; `kept` is the id of the row kept in a repeat's place."""
-    kept = frame.groupby(list(keys), sort=False).id.transform("first")
-    return frame[frame.id == kept], frame.assign(kept=kept)[frame.id != kept]
 
 
 def split_by_version(records: pd.DataFrame, keys: Sequence[str], weights: pd.Series) -> tuple[pd.Series, pd.Series]:
@@ -179,19 +174,18 @@ def read_frames(ladder: Ladder, root: Path) -> Frames:
     """Read the records below a folder of runs, each file once. `RunFiles` says which files are left out.
 
     Raises:
-        MissingData: the folder does not exist, has no usable record, or its list of digests was changed.
+        MissingData: the folder does not exist, has no usable record, or its archive is damaged.
     """
     if not root.is_dir():
         raise MissingData(f"there is no folder of runs at {root}: run python ablations/run.py first or give --runs")
     reader = _Reader(ladder, root)
-    facts = reader.facts()
-    run_files = reader.run_files()
-    searches = {tried.study.id: tried for tried in reader.searches(run_files)}
-    grids = {name: study for name, (study, _) in run_files.items() if study.search is None}
-    known = [each for name, each in run_files.items() if name in grids or name in searches]
-    facts["glue"] += reader.failed_trials(known, {row["id"] for row in facts["glue"]})
-    failed_pilots = make_frame(reader.failed_pilots(), FAILED_PILOTS)
-    nested = dict(reader.nested_scores())
+    facts = reader.records()
+    begun = dict(reader.read(reader.study, "glue/*/studies/*/run.json"))
+    tried = dict(reader.read(lambda path: reader.tried(path, begun), "glue/*/studies/*/run.json"))
+    nested = dict(reader.read(_nested_score, "glue/*/studies/*/selection.json"))
+    known = {name: each for name, each in begun.items() if each[0].search is None or name in tried}
+    facts["glue"] += reader.failed_trials(known.values(), {row["id"] for row in facts["glue"]})
+    failed_pilots = make_frame(reader.read(reader.failed_pilot, "pretraining/*/error.json"), FAILED_PILOTS)
     frames = {
         kind: make_frame(sorted(facts[kind], key=lambda row: row["id"]), columns.columns())
         for kind, columns in READERS.items()
@@ -199,6 +193,8 @@ def read_frames(ladder: Ladder, root: Path) -> Frames:
     runs = frames.pop("pretraining").drop(columns=["heldout_loss", "heldout"])
     is_pilot = runs.seed.isin(list(PILOT_SEEDS))
     frames = reader.without_runs(frames, set(runs.id[is_pilot]))
+    rows = [_study_row(study, nested.get(name), tried.get(name)) for name, (study, _) in known.items()]
+    studies = make_frame(rows, STUDIES)
     return Frames(
         ladder=ladder,
         runs=runs[~is_pilot],
@@ -208,10 +204,10 @@ def read_frames(ladder: Ladder, root: Path) -> Frames:
         trials=frames.pop("glue"),
         readouts=frames.pop("readouts"),
         by_kind=frames,
-        studies=make_frame((_study_row(study, nested.get(name)) for name, study in grids.items()), STUDIES),
-        searches=searches,
+        studies=studies[studies.tried.isna()],
+        searches=studies[studies.tried.notna()],
         curves=Curves(reader.files.root, runs[~is_pilot]),
-        problems=reader.all_problems(),
+        problems=reader.problems(),
     )
 
 
@@ -222,18 +218,17 @@ def _heldout_rows(runs: Iterable[Facts]) -> Iterator[Facts]:
         yield from (own | dict(score) for score in run["heldout"])
 
 
-def _study_row(study: GlueStudy, nested: float | None) -> Facts:
-    return {
-        "id": study.id,
-        "task": study.task,
-        "weights": study.weights,
-        "start": study.starts_from.study,
-        "protocol": study.protocol.model_dump_json(),
-        "points": study.points,
-        "grid": grid_key(study.points),
-        "seed": study.seed,
-        "nested": nested,
-    }
+def _study_row(study: GlueStudy, nested: float | None, tried: Tried | None) -> Facts:
+    protocol, start = study.protocol.model_dump_json(), study.starts_from.study
+    derived = {"protocol": protocol, "start": start, "grid": grid_key(study.points), "nested": nested, "tried": tried}
+    return {"id": study.id, **dict(study), **derived}
+
+
+def _nested_score(path: Path) -> tuple[str, float] | None:
+    """Return the study of a selection and its nested score, if it has one."""
+    nested = read_sealed(path).get("nested")
+    score = nested.get("score") if isinstance(nested, dict) else None
+    return (path.parent.name, score) if isinstance(score, float) and abs(score) <= 1 else None
 
 
 class _Reader:
@@ -246,67 +241,67 @@ class _Reader:
         self._of_others = Counter[str]()
         """Number of records that are left out because of their ladder, by its name."""
 
-    def all_problems(self) -> tuple[str, ...]:
+    def problems(self) -> tuple[str, ...]:
         """Return the sentences, with paths below the folder."""
-        found = (*self._problems, *self._told_of_others(), *self.files.problems)
+        begun = self.files.files("pretraining/*/run.json")
+        names = [path.parent.name for path in begun if not (path.parent / "done.json").exists()]
+        unfinished = f"{len(names)} stage(s) of pre-training are not finished and not counted: {name_first(names)}"
+        found = (*self._problems, *([unfinished] if names else []), *self._told_of_others(), *self.files.problems)
         return tuple(sorted(problem.replace(f"{self.files.root}{os.sep}", "") for problem in found))
 
     def _told_of_others(self) -> list[str]:
-        counts = sorted(self._of_others.items())
-        return [f"{count} record(s) {why_of_another(name)}" for name, count in counts if count]
+        return [f"{count} record(s) {why_of_another(name)}" for name, count in sorted(self._of_others.items())]
 
-    def _is_of_another(self, labels: Mapping[str, Any], *, named: bool) -> bool:
+    def read(self, read: Callable[[Path], Read | None], *patterns: str) -> Iterator[Read]:
+        """Yield what `read` returns for each file, but None; a file that it cannot read becomes a sentence."""
+        for path in self.files.files(*patterns):
+            try:
+                found = read(path)
+            except UNREADABLE as error:
+                named = isinstance(error, ValidationError)
+                reason = "; ".join(map(_name_error, error.errors())) if named else str(error)
+                self._problems.append(reason if str(path) in reason else f"{path} is left out: {reason}")
+            else:
+                if found is not None:
+                    yield found
+
+    def _is_of_another(self, labels: Mapping[str, Any], *, named: bool = False) -> bool:
         """Whether a record is left out because of its labels. Records matched by recipe may belong to another
         ladder if their scale is known; records matched by label (`named`) may not."""
         if str(labels.get("ladder", "")) == self.ladder.name:
             return False
         return named or bool(labels.get("model")) or labels.get("scale") not in self.ladder.known_scales
 
-    def facts(self) -> dict[str, list[Facts]]:
+    def records(self) -> dict[str, list[Facts]]:
         """Return the facts of every record by kind. Raises MissingData if there are none."""
         facts: dict[str, list[Facts]] = defaultdict(list)
-        for path in self.files.files(*RECORDS):
-            try:
-                record = read_record(path)
-            except (RunFailed, OSError) as error:
-                self._problems.append(str(error))
-                continue
-            kind, labels = str(record["kind"]), record.get("labels")
-            if kind not in READERS:
-                continue
-            if isinstance(labels, dict) and self._is_of_another(labels, named=kind in BY_LABEL):
-                self._of_others[str(labels.get("ladder", ""))] += 1
-            elif isinstance(found := self._facts_of(record, path.relative_to(self.files.root).as_posix()), str):
-                self._problems.append(found)
-            else:
-                facts[kind].append(found)
-        if not facts:
-            self._refuse()
-        return facts
-
-    def _refuse(self) -> None:
-        """Raise the error that says what a folder without any usable record has instead."""
+        for kind, found in self.read(self._record, *RECORDS):
+            facts[kind].append(found)
+        if facts:
+            return facts
         if told := self._told_of_others():
             raise MissingData(f"{self._root} holds no record of this ladder, but {'; '.join(told)}")
         problems = sorted([*self._problems, *self.files.problems])
         found = f"only {len(problems)} unusable one(s), the first: {problems[0]}" if problems else "none"
         raise MissingData(f"{self._root} holds no finished record ({found}): run python ablations/run.py first")
 
-    def _facts_of(self, record: dict[str, Any], name: str) -> Facts | str:
-        """Return the facts of the record in a file, or the reason why it is left out.
+    def _record(self, path: Path) -> tuple[str, Facts] | None:
+        """Return kind and facts of a record; None if reports read none of its kind, or not of its ladder.
 
-        Names of other files are made from ids, so a record that is not at its place is left out.
+        Names of other files are made from ids, so a record that is not at its place is refused.
         """
-        left_out = f"{record['kind']} record {record['id']} is left out"
-        config = record.get("config")
+        record = read_record(path)
+        kind, labels, config = str(record["kind"]), record.get("labels"), record.get("config")
+        if kind not in READERS:
+            return None
+        if isinstance(labels, dict) and self._is_of_another(labels, named=kind in BY_LABEL):
+            self._of_others[str(labels.get("ladder", ""))] += 1
+            return None
         known = defaultdict(str, config if isinstance(config, dict) else {})
-        place = RECORD_PLACES[record["kind"]].format(id=record["id"], config=known)
-        if place != name:
-            return f"{left_out}: it is at {name} and not at {place}, so it was copied or changed"
-        try:
-            return READERS[record["kind"]].read(record, self.ladder).by_column()
-        except ValidationError as error:
-            return f"{left_out}: {'; '.join(map(_name_error, error.errors()))}"
+        place = RECORD_PLACES[kind].format(id=record["id"], config=known)
+        if path != self.files.root / place:
+            raise ValueError(f"it is not at {place}, so it was copied or changed")
+        return kind, READERS[kind].read(record, self.ladder).by_column()
 
     def without_runs(self, frames: Mapping[str, pd.DataFrame], runs: set[str]) -> dict[str, pd.DataFrame]:
         """Return frames without the measurements of some runs, those with pilot seeds."""
@@ -316,84 +311,52 @@ class _Reader:
             self._problems.append(f"{count} {told}")
         return {kind: frame[~on_runs[kind]] if kind in on_runs else frame for kind, frame in frames.items()}
 
-    def run_files(self) -> dict[str, tuple[GlueStudy, Labels]]:
-        """Return every grid and search that was begun, with its labels, by id. Reports also name the stages of
-        pre-training that were begun and have no record."""
-        found = {}
-        for path in self.files.files("glue/*/studies/*/run.json"):
-            try:
-                run_file = read_run_file(path.parent)
-                if not self._is_of_another(run_file.labels, named=False):
-                    labels = Labels.read(run_file.labels, self.ladder)
-                    found[run_file.id] = run_file.specification(GlueStudy), labels
-            except (DamagedFile, MissingData, OSError, ValidationError) as error:
-                self._problems.append(f"the study of {path} is left out: {error}")
-        begun = self.files.files("pretraining/*/run.json")
-        names = [path.parent.name for path in begun if not (path.parent / "done.json").exists()]
-        if names:
-            told = "stage(s) of pre-training are not finished and not counted"
-            self._problems.append(f"{len(names)} {told}: {name_first(names)}")
-        return found
+    def study(self, path: Path) -> tuple[str, tuple[GlueStudy, Labels]] | None:
+        """Return id, specification and labels of a grid or search that was begun."""
+        run_file = read_run_file(path.parent)
+        if self._is_of_another(run_file.labels):
+            return None
+        return run_file.id, (run_file.specification(GlueStudy), Labels.read(run_file.labels, self.ladder))
 
-    def searches(self, run_files: Mapping[str, tuple[GlueStudy, Labels]]) -> Iterator[Tried]:
-        """Yield what each search has tried."""
-        for study, labels in run_files.values():
-            if study.search is None:
-                continue
-            try:
-                searched = study.search_trials(self._layout)
-            except (DamagedFile, OSError, ValueError, KeyError, TypeError) as error:
-                self._problems.append(f"the search {study.id} of {study.task} is left out: {error}")
-                continue
-            done = [each for each in searched if each.state == "done"]
-            yield Tried(
-                study=study,
-                labels=labels,
-                points=tuple(each.point for each in done),
-                ended_early=sum(each.state == "pruned" for each in searched),
-                scored=frozenset(trial.id for each in done for trial in each.trials),
-                trials=frozenset(trial.id for each in searched for trial in each.trials),
-                files=self.files,
-            )
+    def tried(self, path: Path, begun: Mapping[str, tuple[GlueStudy, Labels]]) -> tuple[str, Tried] | None:
+        """Return the id of a search and what it has tried."""
+        study, labels = begun.get(path.parent.name, (None, None))
+        if study is None or labels is None or study.search is None:
+            return None
+        searched = study.search_trials(self._layout)
+        done = [each for each in searched if each.state == "done"]
+        return study.id, Tried(
+            files=self.files,
+            study=study,
+            labels=labels,
+            search=study.search,
+            points=tuple(each.point for each in done),
+            ended_early=sum(each.state == "pruned" for each in searched),
+            scored=frozenset(trial.id for each in done for trial in each.trials),
+            trials=frozenset(trial.id for each in searched for trial in each.trials),
+        )
 
-    def nested_scores(self) -> Iterator[tuple[str, float]]:
-        """Yield id and nested score of every study that has one."""
-        for path in self.files.files("glue/*/studies/*/selection.json"):
-            try:
-                nested = read_sealed(path).get("nested")
-            except (DamagedFile, OSError) as error:
-                self._problems.append(str(error))
-                continue
-            score = nested.get("score") if isinstance(nested, dict) else None
-            if isinstance(score, float) and abs(score) <= 1:
-                yield path.parent.name, score
-
-    def failed_pilots(self) -> Iterator[Facts]:
-        """Yield the pre-training stages with a pilot seed that have an error and no record."""
-        for path in self.files.files("pretraining/*/error.json"):
-            if (path.parent / "done.json").exists():
-                continue
-            try:
-                run_file, error = read_run_file(path.parent), read_json(path)["error"]
-                run = run_file.specification(PretrainingRun)
-                if run.seed in PILOT_SEEDS and not self._is_of_another(run_file.labels, named=False):
-                    labels = Labels.read(run_file.labels, self.ladder)
-                    weights, recipe = share_weights(weights_up_to(run.recipe, run.stage))
-                    own = {"id": run.id, "seed": run.seed, "weights": weights, "recipe": recipe, "error": error}
-                    yield own | {"scale": labels.scale, "data": labels.data}
-            except (DamagedFile, MissingData, OSError, ValidationError, KeyError, TypeError) as reason:
-                self._problems.append(f"the failure of {path} is left out: {reason}")
+    def failed_pilot(self, path: Path) -> Facts | None:
+        """Return a pre-training stage with a pilot seed that has an error and no record."""
+        if (path.parent / "done.json").exists():
+            return None
+        run_file, error = read_run_file(path.parent), read_json(path)["error"]
+        run = run_file.specification(PretrainingRun)
+        if run.seed not in PILOT_SEEDS or self._is_of_another(run_file.labels):
+            return None
+        weights, recipe = share_weights(weights_up_to(run.recipe, run.stage))
+        own = {"id": run.id, "seed": run.seed, "weights": weights, "recipe": recipe, "error": error}
+        return own | dict(Labels.read(run_file.labels, self.ladder))
 
     def failed_trials(self, studies: Iterable[tuple[GlueStudy, Labels]], recorded: set[str]) -> Iterator[Facts]:
         """Yield trials that have an error and no record, from the studies that planned them."""
-        errors = {(path.parent.parent.name, path.stem) for path in self.files.files("glue/*/errors/*.json")}
-        lost = {(task, trial) for task, trial in errors if trial not in recorded}
+        paths = self.files.files("glue/*/errors/*.json")
+        lost = {path.stem: path.parent.parent.name for path in paths if path.stem not in recorded}
         for study, labels in studies:
-            if study.task not in {task for task, _ in lost}:
+            if study.task not in lost.values():
                 continue
             for trial in study.trials(self._layout):
-                if (study.task, trial.id) in lost:
-                    lost.remove((study.task, trial.id))
+                if lost.pop(trial.id, None):
                     yield {
                         "id": trial.id,
                         "task": study.task,

@@ -138,12 +138,12 @@ def _report(arguments: argparse.Namespace, ladder: "Ladder") -> int:
     refuse_no_folder("--out", arguments.out)
     frames = read_frames(ladder, arguments.runs)
     studies = _find_studies(arguments, frames)
-    speeds, of_speeds = throughput_lines(frames.by_kind["throughput"])
+    speeds = throughput_lines(frames.by_kind["throughput"])
     summaries = [_write_study(study, arguments) for study in studies]
     others = _write(arguments.out / FOLDER, throughput_files(ladder, speeds))
     files = {study.folder: summary["files"] for study, summary in zip(studies, summaries, strict=True)}
     of_studies = chain.from_iterable(findings.study.problems for findings in studies)
-    problems = [*frames.problems, *of_studies, *of_speeds, *frames.curves.problems]
+    problems = [*frames.problems, *of_studies, *frames.curves.problems]
     page = render_page(ladder, studies, speeds, files | {FOLDER: list(map(str, others))}, problems)
     others += _write(arguments.out, {PAGE: page.encode()})
     _print_problems(problems)

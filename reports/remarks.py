@@ -18,8 +18,8 @@ WARNINGS: Mapping[Scale, str] = {
     "proxy": f"Proxy scale: {_SMALL}",
 }
 """Warnings for the numbers of each scale; the paper's scale needs none."""
-INCOMPLETE = "† best of an incomplete grid: some points failed or are not recorded yet."
 SHORT_LIST = 12
+INCOMPLETE = "† best of an incomplete grid: some points failed or are not recorded yet."
 
 
 def warnings(study: Study) -> list[str]:
@@ -37,7 +37,7 @@ def describe_change(row: ScoreRow, study: Study) -> str:
 
 
 def remarks(study: Study) -> tuple[str, ...]:
-    """Return all remarks on a study. Long lists of missing points are cut, failed ones are always listed in full."""
+    """Return all remarks on a study."""
     lines: list[str] = [*warnings(study), *_spread(study), *searches_noted(study.all_rows)]
     without: dict[str, list[str]] = defaultdict(list)
     for row in study.all_rows:
@@ -97,15 +97,10 @@ def why_no_average(row: ScoreRow, study: Study) -> str:
 def _grid_gaps(row: ScoreRow) -> Iterator[str]:
     gaps: dict[str, list[str]] = defaultdict(list)
     for task, cell in row.glue.items():
-        listed = {
-            state: name_first(points, SHORT_LIST if state == "missing" else len(points))
-            for state, points in cell.absent.items()
-            if points
-        }
-        if listed:
-            gaps["; ".join(f"{state} {points}" for state, points in listed.items())].append(TASKS[task].title)
-    for text, titles in gaps.items():
-        yield f"{row.label} {', '.join(titles)}, points as batch/rate/decay: {text}."
+        listed = (f"{state} {name_first(points, SHORT_LIST)}" for state, points in sorted(cell.absent.items()))
+        gaps["; ".join(listed)].append(TASKS[task].title)
+    for text in filter(None, gaps):
+        yield f"{row.label} {', '.join(gaps[text])}, points as batch/rate/decay: {text}."
 
 
 def _fallbacks(study: Study) -> Iterator[str]:

@@ -5,9 +5,9 @@ point of its grid, whatever their labels are, so variants with equal recipes sha
 averaged away, and different recipes are never paired.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import pandas as pd
@@ -21,28 +21,11 @@ from ablations.variant import Recipe, Variant
 from neobert.errors import name_first
 from neobert.glue.tasks import TASKS, Task, task_title
 from neobert.identity import canonical
-from neobert.kinds.glue import GlueStudy
 from reports.embeddings import EmbeddingRow, find_embeddings
 from reports.facts import weights_up_to
-from reports.frames import (
-    Frames,
-    Tried,
-    describe_difference,
-    grid_key,
-    select_group,
-    split_by_version,
-    why_of_another,
-)
+from reports.frames import Frames, Tried, describe_difference, grid_key, select_group, split_by_version, why_of_another
 from reports.rates import PilotSweep, find_sweeps
-from reports.scores import (
-    POINTS_OF_SCORE,
-    Estimate,
-    ScoreRow,
-    Seeds,
-    count_trials,
-    flat_mean,
-    prefer_searches,
-)
+from reports.scores import ScoreRow, Seeds
 
 
 @dataclass(frozen=True)
@@ -166,7 +149,7 @@ class Study:
         scored = set(trials.id[trials.score.notna()])
         own = [
             each
-            for each in self.frames.searches.values()
+            for each in self.frames.searches.tried
             if (each.labels.scale, each.labels.data) == (self.scale, self.data) and scored & each.scored
         ]
         return {f"search-{each.study.task}-{each.study.id}": each for each in own}
@@ -181,27 +164,36 @@ def read_study(frames: Frames, scale: Scale, data: str) -> Study:
     is_external = trials.model.notna()
     recipes = {name: scaled(ladder, variant.recipe, scale, vocabulary) for name, variant in ladder.variants.items()}
     pretraining = {name: recipes[name].pretraining for name in ladder.steps}
-    labels = dict.fromkeys(name for names in runs.variants for name in names)
-    variants = ladder.variants | variants_in(ladder, labels)
+    variants = ladder.variants | variants_in(ladder, dict.fromkeys(name for names in runs.variants for name in names))
     for name in variants:
         with suppress(ValueError):  # a variant of a design may be impossible at this scale
             recipes.setdefault(name, scaled(ladder, variants[name].recipe, scale, vocabulary))
-    join = _Join(frames, variants, recipes, runs, trials[~is_external])
-    rows = [row for row in join.rows if row.name in ladder.variants]
-    shown = [row for row in rows if row.name in ladder.steps or join.has_own_records(row)]
-    lineages = {name for row in shown if row.variant for name in row.variant.lineage()}
-    designs = [row for row in join.rows if row.name not in ladder.variants and row.is_last and row.has_records]
+    counted, twins = _without_twins(runs, trials[~is_external])
+    own_trials = _with_seeds(trials[~is_external & ~trials.run.isin(set(twins))], "run", runs)
+    rows, known = {}, set[str]()
+    for name, recipe in recipes.items():
+        last = len(recipe.pretraining.stages) - 1
+        for stage in range(last + 1):
+            own = counted[counted.recipe == weights_up_to(recipe.pretraining, stage).model_dump_json()]
+            known.update(own.id)
+            if stage == last or recipe.checkpoints == "every_stage":
+                rows[name, stage] = _row(frames, variants[name], recipe, stage, own, own_trials)
+    shown = [row for row in rows.values() if row.name in ladder.steps or _has_own_records(row, rows, recipes, ladder)]
+    lineages = {name for row in shown if row.variant and row.name in ladder.variants for name in row.variant.lineage()}
+    designs = [row for row in rows.values() if row.name not in ladder.variants and row.is_last and row.has_records]
+    strange = counted[~counted.id.isin(known)]
+    lost = _lost_trials(ladder, own_trials, rows.values(), strange, set(runs.id))
     return Study(
         frames=frames,
         scale=scale,
         data=data,
         vocabulary=vocabulary,
-        rows=tuple(join.with_scores(row) for row in rows if row.name in lineages),
+        rows=tuple(row for row in rows.values() if row.name in ladder.variants and row.name in lineages),
         external=tuple(_external_rows(frames, trials[is_external])),
-        design_rows={row.name: join.with_scores(row) for row in designs},
+        design_rows={row.name: row for row in designs},
         sweeps=find_sweeps(frames, pretraining, scale, data),
         unavailable_tasks={task: reason for own in runs.unavailable_tasks for task, reason in sorted(own.items())},
-        left_out=tuple(sorted([*join.left_out, *others])),
+        left_out=tuple(sorted([*twins.values(), *_strange_runs(ladder, strange), *lost, *others])),
     )
 
 
@@ -211,157 +203,114 @@ def _other_tasks(trials: pd.DataFrame) -> list[str]:
     return [f"{count} trial(s) on {task_title(task)}, which is not among the ladder's TASKS" for task, count in counts]
 
 
-@dataclass(frozen=True)
-class _Checkpoint:
-    """A checkpoint that a variant evaluates: its row without cells, the grids that were begun on its runs, the trials
-    that count for these, and the searches on its runs."""
-
-    row: ScoreRow
-    begun: pd.DataFrame
-    counted: pd.DataFrame
-    searches: Sequence[Tried]
-
-
-class _Join:
-    """Runs, grids, searches and trials, joined to the checkpoints of variants.
+def _row(
+    frames: Frames, variant: Variant, recipe: Recipe, stage: int, runs: pd.DataFrame, trials: pd.DataFrame
+) -> ScoreRow:
+    """Return the row of a checkpoint with the studies, trials and searches on its runs that follow its recipe.
 
     Trials that transfer must start from a grid of the same protocol and points; those of a smaller grid do not count as
     a start of a larger one.
     """
+    ladder, ids, points = frames.ladder, set(runs.id), recipe.grid.points()
+    follows, heldout, answers = _follows(ladder, recipe), frames.heldout, frames.readouts_of("blimp")
+    begun = frames.studies[frames.studies.weights.isin(ids) & (frames.studies.grid == grid_key(points))]
+    begun = _with_seeds(begun[follows(begun)], "weights", runs)
+    on_runs = trials[trials.run.isin(ids)]
+    of_grid = on_runs[on_runs.run.isin(ids if len(begun) else ())]
+    starts_right = of_grid.start.isna() | of_grid.start.isin(set(begun.id))
+    searches = frames.searches[frames.searches.weights.isin(ids)]
+    return ScoreRow(
+        name=variant.name,
+        label=_label(ladder, variant, recipe.pretraining.stages[stage].context),
+        source=variant.source,
+        tasks=tuple(ladder.tasks),
+        grid=points,
+        runs=runs,
+        heldout=heldout[heldout.run.isin(ids)],
+        answers=answers[answers.run.isin(ids)],
+        begun=begun,
+        trials=of_grid[starts_right & of_grid.point.isin(points) & follows(of_grid)],
+        searches=searches.tried[follows(searches)].tolist(),
+        all_trials=on_runs,
+        variant=variant,
+        stage=stage,
+        scaled_recipe=recipe,
+    )
 
-    def __init__(
-        self,
-        frames: Frames,
-        variants: Mapping[str, Variant],
-        recipes: Mapping[str, Recipe],
-        runs: pd.DataFrame,
-        trials: pd.DataFrame,
-    ) -> None:
-        self._frames, self._ladder, self._recipes = frames, frames.ladder, recipes
-        self._runs, twins = _without_twins(runs, trials)
-        self._trials = _with_seeds(trials[~trials.run.isin(set(twins))], "run", runs)
-        self._checkpoints: dict[tuple[str, int | None], _Checkpoint] = {}
-        known: set[str] = set()
-        for name, recipe in recipes.items():
-            last = len(recipe.pretraining.stages) - 1
-            for stage in range(last + 1):
-                weights = weights_up_to(recipe.pretraining, stage).model_dump_json()
-                own = self._runs[(self._runs.recipe == weights) & (self._runs.stage == stage)]
-                known.update(own.id)
-                if stage == last or recipe.checkpoints == "every_stage":
-                    self._checkpoints[name, stage] = self._checkpoint(variants[name], stage, own)
-        strange = self._runs[~self._runs.id.isin(known)]
-        self.rows = [each.row for each in self._checkpoints.values()]
-        self.left_out = [*twins.values(), *self._strange_runs(strange), *self._lost_trials(strange, set(runs.id))]
 
-    def _checkpoint(self, variant: Variant, stage: int, runs: pd.DataFrame) -> _Checkpoint:
-        recipe, ids, frames = self._recipes[variant.name], set(runs.id), self._frames
-        heldout, answers = frames.heldout, frames.readouts_of("blimp")
-        row = ScoreRow(
-            name=variant.name,
-            label=_label(self._ladder, variant, recipe.pretraining.stages[stage].context),
-            source=variant.source,
-            variant=variant,
-            stage=stage,
-            runs=runs,
-            heldout=heldout[heldout.run.isin(ids)],
-            answers=answers[answers.run.isin(ids)],
-            scaled_recipe=recipe,
-        )
-        begun = self._begun(recipe, runs)
-        trials = self._trials[self._trials.run.isin(ids if len(begun) else ())]
-        starts_right = trials.start.isna() | trials.start.isin(set(begun.id))
-        fits = self._has_protocol(trials, recipe) & trials.point.isin(recipe.grid.points()) & starts_right
-        searches = [
-            tried
-            for tried in frames.searches.values()
-            if tried.study.weights in ids and _is_under(self._ladder, tried.study, recipe)
+def _follows(ladder: Ladder, recipe: Recipe) -> Callable[[pd.DataFrame], pd.Series]:
+    """Return which rows of studies or trials have a recipe's protocol for their task, with or without transfer, and the
+    task as the ladder declares it."""
+    protocols = {
+        (name, transfers): protocol_on(task, recipe.finetuning, transfers=transfers).model_dump_json()
+        for name, task in ladder.tasks.items()
+        for transfers in (False, True)
+    }
+    declared = {name: canonical(task) for name, task in ladder.own_tasks.items()}
+
+    def follows(frame: pd.DataFrame) -> pd.Series:
+        facts = zip(frame.task, frame.start, frame.protocol, frame.own_task, strict=True)
+        fits = [
+            protocol == protocols.get((task, start is not None))
+            and (not isinstance(own, Task) or canonical(own) == declared.get(task))
+            for task, start, protocol, own in facts
         ]
-        return _Checkpoint(row, begun, trials[fits & _is_declared(self._ladder, trials)], searches)
+        return pd.Series(fits, index=frame.index, dtype=bool)
 
-    def _begun(self, recipe: Recipe, runs: pd.DataFrame) -> pd.DataFrame:
-        """Return the grids of a recipe's protocol and points that were begun on runs."""
-        studies = self._frames.studies
-        grids = studies[studies.weights.isin(set(runs.id)) & (studies.grid == grid_key(recipe.grid.points()))]
-        return _with_seeds(grids[self._has_protocol(grids, recipe)], "weights", runs)
+    return follows
 
-    def _has_protocol(self, frame: pd.DataFrame, recipe: Recipe) -> pd.Series:
-        """Whether each study or trial has a recipe's protocol for its task, with or without transfer."""
-        protocols = {
-            (name, transfers): protocol_on(task, recipe.finetuning, transfers=transfers).model_dump_json()
-            for name, task in self._ladder.tasks.items()
-            for transfers in (False, True)
-        }
-        wanted = [protocols.get((task, start is not None)) for task, start in zip(frame.task, frame.start, strict=True)]
-        return frame.protocol == pd.Series(wanted, index=frame.index, dtype=object)
 
-    def _strange_runs(self, runs: pd.DataFrame) -> list[str]:
-        """Return sentences about runs that match no variant."""
-        is_of_other = runs.ladder != self._ladder.name
-        others = runs[is_of_other].groupby("ladder").size().items()
-        told = [f"{count} pre-training run(s) {why_of_another(ladder)}" for ladder, count in others]
-        return told + [
-            f"pre-training run {run.id} (stage {run.stage + 1}) has the recipe of no declared variant"
-            for run in runs[~is_of_other].itertuples()
-        ]
+def _has_own_records(
+    row: ScoreRow,
+    rows: Mapping[tuple[str, int], ScoreRow],
+    recipes: Mapping[str, Recipe],
+    ladder: Ladder,
+) -> bool:
+    """Return whether an alternative has records that no variant of the ladder shows already."""
+    assert row.stage is not None
+    twins = [name for name in ladder.steps if recipes[name].pretraining == row.recipe.pretraining]
+    shown = {study for name in twins if (name, row.stage) in rows for study in rows[name, row.stage].begun.id}
+    is_other = all(recipes[name] != row.recipe for name in twins)
+    return is_other and bool(set(row.begun.id) - shown or (not twins and row.losses))
 
-    def _lost_trials(self, strange: pd.DataFrame, known: set[str]) -> list[str]:
-        """Return sentences about trials that match no variant, but for those on runs of another ladder."""
-        counted = set[str]()
-        for each in self._checkpoints.values():
-            counted = counted.union(each.counted.id, *(tried.trials for tried in each.searches))
-        of_others = set(strange.id[strange.ladder != self._ladder.name])
-        lost = self._trials[~self._trials.id.isin(counted) & ~self._trials.run.isin(of_others)]
-        told = []
-        for run, own in lost.groupby("run"):
-            why = "match no variant's protocol, grid and study" if run in known else "have no run record"
-            told.append(f"{len(own)} trial(s) on pre-training run {run} {why}: {name_first(sorted(own.id))}")
-        return told
 
-    def has_own_records(self, row: ScoreRow) -> bool:
-        """Whether an alternative has records that no variant of the ladder shows already."""
-        others = [self._recipes[name] for name in self._ladder.steps]
-        twins = [other for other in others if other.pretraining == row.recipe.pretraining]
-        own = set(self._begun(row.recipe, row.runs).id).difference(*(self._begun(each, row.runs).id for each in twins))
-        return row.recipe not in others and bool(own or (not twins and row.losses))
+def _strange_runs(ladder: Ladder, runs: pd.DataFrame) -> list[str]:
+    """Return sentences about runs that match no variant."""
+    is_of_other = runs.ladder != ladder.name
+    others = runs[is_of_other].groupby("ladder").size().items()
+    return [f"{count} pre-training run(s) {why_of_another(name)}" for name, count in others] + [
+        f"pre-training run {run.id} (stage {run.stage + 1}) has the recipe of no declared variant"
+        for run in runs[~is_of_other].itertuples()
+    ]
 
-    def with_scores(self, row: ScoreRow) -> ScoreRow:
-        """Return a row with its cells."""
-        own = self._checkpoints[row.name, row.stage]
-        cells, notes = count_trials(self._ladder, own.counted, row.recipe.grid.points())
-        nested = _nested(own.begun, self._ladder.glue_tasks)
-        on_runs = self._trials[self._trials.run.isin(set(row.runs.id))]
-        return _with_searches(replace(row, cells=cells, notes=tuple(notes), nested=nested), on_runs, own.searches)
+
+def _lost_trials(
+    ladder: Ladder, trials: pd.DataFrame, rows: Iterable[ScoreRow], strange: pd.DataFrame, known: set[str]
+) -> list[str]:
+    """Return sentences about trials that match no variant, but for those on runs of another ladder."""
+    counted = set[str]()
+    for row in rows:
+        counted = counted.union(row.trials.id, *(tried.trials for tried in row.searches))
+    of_others = set(strange.id[strange.ladder != ladder.name])
+    lost = trials[~trials.id.isin(counted) & ~trials.run.isin(of_others)]
+    told = []
+    for run, own in lost.groupby("run"):
+        why = "match no variant's protocol, grid and study" if run in known else "have no run record"
+        told.append(f"{len(own)} trial(s) on pre-training run {run} {why}: {name_first(sorted(own.id))}")
+    return told
 
 
 def _without_twins(runs: pd.DataFrame, trials: pd.DataFrame) -> tuple[pd.DataFrame, dict[str, str]]:
     """Return the runs that count, and a sentence for each of the others by its id: of a recipe, the runs on the data
     and numerics with most trials (then most runs) count."""
-    twins = {}
     runs = runs.assign(trials=runs.id.map(trials.run.value_counts()).fillna(0).astype(int))
-    is_counted, version = split_by_version(runs, ("recipe", "stage"), runs.trials)
-    for run in runs.assign(kept=version)[~is_counted].itertuples():
-        twins[run.id] = (
-            f"run {run.id} (seed {run.seed}) rests on other data or numerics than most runs of its recipe "
-            f"({describe_difference(run.version, run.kept)}): it and its {run.trials} trial(s) are left out"
-        )
-    return runs[~runs.id.isin(set(twins))], twins
-
-
-def _is_under(ladder: Ladder, study: GlueStudy, recipe: Recipe) -> bool:
-    """Whether a study follows a recipe's protocol on a task of the ladder."""
-    task, transfers = ladder.tasks.get(study.task), study.starts_from.study is not None
-    if task is None or (study.own_task is not None and canonical(study.own_task) != canonical(task)):
-        return False
-    return study.protocol == protocol_on(task, recipe.finetuning, transfers=transfers)
-
-
-def _is_declared(ladder: Ladder, trials: pd.DataFrame) -> pd.Series:
-    """Whether each trial is of a task as the ladder declares it, or of GLUE."""
-    declared = {name: canonical(task) for name, task in ladder.own_tasks.items()}
-    pairs = zip(trials.task, trials.own_task, strict=True)
-    same = [not isinstance(own, Task) or canonical(own) == declared.get(task) for task, own in pairs]
-    return pd.Series(same, index=trials.index, dtype=bool)
+    is_counted, version = split_by_version(runs, ["recipe"], runs.trials)
+    twins = {
+        run.id: f"run {run.id} (seed {run.seed}) rests on other data or numerics than most runs of its recipe "
+        f"({describe_difference(run.version, run.kept)}): it and its {run.trials} trial(s) are left out"
+        for run in runs.assign(kept=version)[~is_counted].itertuples()
+    }
+    return runs[is_counted], twins
 
 
 def _label(ladder: Ladder, variant: Variant, context: int) -> str:
@@ -378,48 +327,33 @@ def _with_seeds(frame: pd.DataFrame, column: str, runs: pd.DataFrame) -> pd.Data
     return frame.assign(seeds=[Seeds(of_runs.get(run, 0), seed) for run, seed in pairs])
 
 
-def _nested(grids: pd.DataFrame, tasks: Sequence[str]) -> Estimate | None:
-    """Return the average of the nested scores in points, over the seeds that have all tasks."""
-    by_task: dict[str, dict[Seeds, float]] = {task: {} for task in tasks}
-    own = grids[grids.nested.notna() & grids.task.isin(list(tasks))]
-    # a study that starts from MNLI replaces one from pre-training
-    for study in own.sort_values(["start", "id"], na_position="first").itertuples():
-        by_task[study.task][study.seeds] = POINTS_OF_SCORE * study.nested
-    return flat_mean([Estimate(values) if values else None for values in by_task.values()])
-
-
-def _with_searches(row: ScoreRow, trials: pd.DataFrame, searches: Sequence[Tried]) -> ScoreRow:
-    """Return a row with the scores of searches where it has none of a whole grid."""
-    if not searches:
-        return row
-    cells, notes = prefer_searches(row.cells, trials, searches)
-    return replace(row, cells=cells, notes=(*row.notes, *notes))
-
-
 def _external_rows(frames: Frames, trials: pd.DataFrame) -> list[ScoreRow]:
     """Return a row per external model with trials, sorted by name, on the largest grid begun on it. Models with the
     same name and different bytes are distinguished by id."""
-    trials, studies = _with_seeds(trials, "run", frames.runs.iloc[:0]), frames.studies
+    trials, no_runs = _with_seeds(trials, "run", frames.runs.iloc[:0]), frames.runs.iloc[:0]
     names = trials.groupby("run").model.first()
     rows = []
     for model_id, own in trials.groupby("run"):
         name = names[model_id] if (names == names[model_id]).sum() == 1 else f"{names[model_id]} {model_id}"
-        searches = [tried for tried in frames.searches.values() if tried.study.weights == model_id]
-        searched = frozenset[str]().union(*(tried.trials for tried in searches))
+        studies, searches = (each[each.weights == model_id] for each in (frames.studies, frames.searches))
+        searched = frozenset[str]().union(*(tried.trials for tried in searches.tried))
         recorded = tuple(dict.fromkeys(own.point[~own.id.isin(searched)]))
-        grid = max(studies.points[studies.weights == model_id], key=len, default=recorded)
+        grid = max(studies.points, key=len, default=recorded)
         on_others = set(studies.id[studies.grid != grid_key(grid)])
-        fitting = own[own.point.isin(grid) & ~own.start.isin(on_others)]
-        cells, notes = count_trials(frames.ladder, fitting, grid)
-        row = ScoreRow(
-            name=name,
-            label=name,
-            source=str(model_id),
-            runs=frames.runs.iloc[:0],
-            heldout=frames.heldout.iloc[:0],
-            answers=frames.readouts.iloc[:0],
-            cells=cells,
-            notes=tuple(notes),
+        rows.append(
+            ScoreRow(
+                name=name,
+                label=name,
+                source=str(model_id),
+                tasks=tuple(frames.ladder.tasks),
+                grid=grid,
+                runs=no_runs,
+                heldout=frames.heldout.iloc[:0],
+                answers=frames.readouts.iloc[:0],
+                begun=frames.studies.iloc[:0],
+                trials=own[own.point.isin(grid) & ~own.start.isin(on_others)],
+                searches=searches.tried.tolist(),
+                all_trials=own,
+            )
         )
-        rows.append(_with_searches(row, own, searches))
     return sorted(rows, key=lambda row: (row.name, row.source))

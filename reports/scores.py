@@ -5,26 +5,25 @@ are counted together, so that a half-finished repetition changes no score.
 """
 
 import statistics
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import product
 
 import pandas as pd
 
-from ablations.ladders import Ladder
 from ablations.variant import Recipe, Variant
 from neobert.glue.selection import best_point
 from neobert.glue.tasks import TASKS
 from neobert.recipe import Point
-from reports.frames import Tried, describe_difference, split_by_version, split_repeats
+from reports.frames import Tried, describe_difference, split_by_version
 from reports.statistics import t_interval
 
 POINTS_OF_SCORE = 100  # records hold 0..1, the paper prints points
 LEAST_GAIN = 0.1
 """Minimum gain in nats over token frequencies for a model to count as trained: about four standard errors of the
 difference on 4,000 predicted tokens."""
-ABSENCES = ("failed", "undefined", "missing")
 
 
 @dataclass(frozen=True, order=True)
@@ -86,20 +85,23 @@ def flat_mean(estimates: Sequence[Estimate | None]) -> Estimate | None:
     return Estimate({seeds: statistics.fmean(each[seeds] for each in known) for seeds in common}) if common else None
 
 
+Notes = list[str]
+
+
 @dataclass(frozen=True)
 class Cell:
     """One task of one row, in points.
 
     `score` is None if no trial has one. `ids` are the trials behind the score, `recorded` all trials of the counted
-    seeds. `absent` lists the grid points without a score, seed by seed, by state (`ABSENCES`): a point is undefined if
-    its metric has no value, such as the correlation of a constant prediction. `tried` is the search whose best point it
-    is, None for a grid.
+    seeds. `absent` has the points without a score, seed by seed, by state: "failed", "missing", or "undefined" if a
+    metric has no value, such as the correlation of a constant prediction. `tried` is the search whose best point it is,
+    None for a grid.
     """
 
     score: Estimate | None
     point: Point | None
     ids: Mapping[Seeds, str]
-    absent: Mapping[str, tuple[str, ...]]
+    absent: Mapping[str, Sequence[str]]
     fallback: str | None
     recorded: pd.DataFrame = field(compare=False)
     tried: Tried | None = None
@@ -112,8 +114,7 @@ class Cell:
     @property
     def is_best_of_whole_grid(self) -> bool:
         """Whether the score was chosen among all points of the grid."""
-        has_all = not (self.absent["failed"] or self.absent["missing"])
-        return self.score is not None and self.tried is None and has_all
+        return self.score is not None and self.tried is None and not self.absent.keys() & {"failed", "missing"}
 
     @property
     def marks(self) -> str:
@@ -128,28 +129,58 @@ class Cell:
         return "" if self.is_best_of_whole_grid else "†"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ScoreRow:
     """A variant at one checkpoint, or an external model (without `variant` and stage) on its largest grid.
 
-    `source` is the source of a variant's numbers, or the id of an external model. `recipe` is the variant's recipe at
-    the study's scale. `cells` are the ladder's tasks. `runs` are the variant's pre-training runs, one per
-    seed, `heldout` their losses, `answers` their records of BLiMP. `nested` is the average of GLUE's nested scores,
-    which do not gain from the choice of a point.
+    `source` is the source of a variant's numbers, or the id of an external model. `scaled_recipe` is the variant's
+    recipe at the study's scale. `tasks` are the ladder's, and `grid` has the points to try on them. `runs` are the
+    variant's pre-training runs, one per seed, `heldout` their losses, `answers` their records of BLiMP. `begun` are
+    the studies of the grid, `trials` those of these studies. `searches` are others on the same weights, and
+    `all_trials` has the trials of both.
     """
 
     name: str
     label: str
     source: str
+    tasks: tuple[str, ...]
+    grid: Sequence[Point]
     runs: pd.DataFrame
     heldout: pd.DataFrame
     answers: pd.DataFrame
+    begun: pd.DataFrame
+    trials: pd.DataFrame
+    searches: Sequence[Tried]
+    all_trials: pd.DataFrame
     variant: Variant | None = None
     stage: int | None = None
     scaled_recipe: Recipe | None = None
-    cells: Mapping[str, Cell] = field(default_factory=dict)
-    nested: Estimate | None = None
-    notes: tuple[str, ...] = ()
+
+    @cached_property
+    def _counted(self) -> tuple[dict[str, Cell], Notes]:
+        cells, notes = count_trials(self.tasks, self.trials, self.grid)
+        return cells | _cells_of_searches(cells, self.all_trials, self.searches, notes), notes
+
+    @property
+    def cells(self) -> dict[str, Cell]:
+        """A cell for each task of the ladder."""
+        return self._counted[0]
+
+    @property
+    def notes(self) -> Notes:
+        """A sentence for each trial or seed that does not count."""
+        return self._counted[1]
+
+    @cached_property
+    def nested(self) -> Estimate | None:
+        """The average of GLUE's nested scores in points, which do not gain from the choice of a point, over the seeds
+        that have all tasks."""
+        by_task: dict[str, dict[Seeds, float]] = {task: {} for task in self.tasks if task in TASKS}
+        own = self.begun[self.begun.nested.notna() & self.begun.task.isin(list(by_task))]
+        # a study that starts from MNLI replaces one from pre-training
+        for study in own.sort_values(["start", "id"], na_position="first").itertuples():
+            by_task[study.task][study.seeds] = POINTS_OF_SCORE * study.nested
+        return flat_mean([Estimate(values) if values else None for values in by_task.values()])
 
     @property
     def recipe(self) -> Recipe:
@@ -268,46 +299,35 @@ def point_name(point: Point) -> str:
     return f"{point.batch_size}/{point.learning_rate:g}/{point.weight_decay:g}"
 
 
-Notes = list[str]
-
-
-def count_trials(ladder: Ladder, trials: pd.DataFrame, grid: Sequence[Point]) -> tuple[dict[str, Cell], Notes]:
-    """Return a cell for each task of the ladder, and a sentence for each trial or seed that does not count. `trials`
-    are those of one row on its grid, with their `seeds`."""
+def count_trials(tasks: Iterable[str], trials: pd.DataFrame, grid: Sequence[Point]) -> tuple[dict[str, Cell], Notes]:
+    """Return a cell for each task, and a sentence for each trial or seed that does not count. `trials` are those of one
+    row on its grid, with their `seeds`."""
     notes: Notes = []
     if len(trials):
-        for keep in (_of_one_version, _without_fallbacks_beside_transfers, _without_repetitions):
-            trials = keep(trials, notes)
-        trials = _of_furthest_seeds(trials, len(grid), len(ladder.tasks), notes)
-    by_task, none = dict(list(trials.groupby("task"))), trials.iloc[:0]
-    return {task: _cell(grid, by_task.get(task, none)) for task in ladder.tasks}, notes
+        trials = _of_one_version(trials, notes)
+        # Of a task that could not start from another one at first, the trials that do count.
+        transfers = trials.start.notna()
+        trials = trials[transfers | ~transfers.groupby(trials.task).transform("any")]
+        order = trials.assign(is_open=trials.state != "done").sort_values(["is_open", "id"])
+        trials = _of_furthest_seeds(order.drop_duplicates(["task", "seeds", "point"]), len(grid), notes)
+    by_task = dict(list(trials.groupby("task")))
+    return {task: _cell(grid, by_task.get(task, trials.iloc[:0])) for task in tasks}, notes
 
 
-def prefer_searches(
-    cells: Mapping[str, Cell], trials: pd.DataFrame, searches: Sequence[Tried]
-) -> tuple[dict[str, Cell], Notes]:
-    """Return the cells of a row, with the largest search of a task in the place of a grid that is not whole, and a note
-    on each search or trial that does not count for it. `trials` have their `seeds`."""
-    chosen, notes = dict(cells), Notes()
+def _cells_of_searches(
+    cells: Mapping[str, Cell], trials: pd.DataFrame, searches: Sequence[Tried], notes: Notes
+) -> dict[str, Cell]:
+    """Return the cells of the largest search of each task that has no whole grid."""
+    found: dict[str, Cell] = {}
     order = sorted(
         searches, key=lambda each: (each.study.starts_from.study is None, -each.search.trials, each.study.id)
     )
     for tried in order:
-        task, name = tried.study.task, f"{tried.study.task}: search {tried.study.id}"
-        if task not in cells or not tried.points:
-            continue
-        if cells[task].is_best_of_whole_grid:
-            notes.append(f"{name} is left out beside the whole grid")
-        elif (counted := chosen[task].tried) is not None:
-            notes.append(f"{name} is left out beside {counted.study.id}")
-        else:
-            cell = _cell(tried.points, _of_one_version(trials[trials.id.isin(tried.scored)], notes))
-            if cell.score is not None:
-                left_out = set(cells[task].recorded.id) - tried.trials
-                if left_out:
-                    notes.append(f"{task}: {len(left_out)} trial(s) of a part of the grid are left out beside a search")
-                chosen[task] = replace(cell, tried=tried)
-    return chosen, notes
+        task = tried.study.task
+        if tried.points and task in cells and task not in found and not cells[task].is_best_of_whole_grid:
+            cell = _cell(tried.points, _of_one_version(trials[trials.id.isin(tried.scored)], notes), tried)
+            found |= {task: cell} if cell.score is not None else {}
+    return found
 
 
 def _of_one_version(trials: pd.DataFrame, notes: Notes) -> pd.DataFrame:
@@ -322,33 +342,17 @@ def _of_one_version(trials: pd.DataFrame, notes: Notes) -> pd.DataFrame:
     return trials.drop(index=recorded.index[~are_counted])
 
 
-def _without_fallbacks_beside_transfers(trials: pd.DataFrame, notes: Notes) -> pd.DataFrame:
-    transfers = trials.start.notna()
-    are_left_out = ~transfers & transfers.groupby(trials.task).transform("any")
-    for task, count in trials[are_left_out].groupby("task").size().items():
-        notes.append(f"{task}: {count} trial(s) from pre-training are left out beside transferred ones")
-    return trials[~are_left_out]
-
-
-def _without_repetitions(trials: pd.DataFrame, notes: Notes) -> pd.DataFrame:
-    """Keep one trial per point and seeds, preferring done trials, then the smallest id."""
-    trials = trials.assign(is_open=trials.state != "done").sort_values(["is_open", "id"])
-    kept, repeats = split_repeats(trials, ["task", "seeds", "point"])
-    notes += [f"{each.task}: trial {each.id} repeats {each.kept} and is left out" for each in repeats.itertuples()]
-    return kept
-
-
-def _of_furthest_seeds(trials: pd.DataFrame, points: int, tasks: int, notes: Notes) -> pd.DataFrame:
+def _of_furthest_seeds(trials: pd.DataFrame, points: int, notes: Notes) -> pd.DataFrame:
     """Keep the trials of the repetitions with most progress: most tasks with a whole grid of `points` or, where no
     repetition has one, most tasks with a score. Of these, tasks without a whole grid count if all repetitions have
-    begun them. `tasks` is the number of all tasks."""
+    begun them."""
     of_task = trials.groupby(["seeds", "task"])
     scored, whole = of_task.score.count() > 0, of_task.size() == points
     counts = scored & whole if (scored & whole).any() else scored
     progress = pd.DataFrame({"scored": scored, "counts": counts}).groupby("seeds").sum()
     behind = progress[progress.counts < progress.counts.max()]
     for seeds, scores in behind.scored.items():
-        notes.append(f"seed {seeds} is unfinished ({scores} of {tasks} tasks with a score) and not counted yet")
+        notes.append(f"seed {seeds} is unfinished (tasks with a score: {scores}) and not counted yet")
     kept = trials[~trials.seeds.isin(behind.index)]
     is_whole = kept.groupby(["seeds", "task"]).id.transform("size") == points
     is_ahead = ~is_whole & (kept.groupby("task").seeds.transform("nunique") < kept.seeds.nunique())
@@ -357,24 +361,24 @@ def _of_furthest_seeds(trials: pd.DataFrame, points: int, tasks: int, notes: Not
     return kept[~is_ahead]
 
 
-def _cell(grid: Sequence[Point], trials: pd.DataFrame) -> Cell:
+def _cell(grid: Sequence[Point], trials: pd.DataFrame, tried: Tried | None = None) -> Cell:
     if trials.empty:
-        return Cell(None, None, {}, dict.fromkeys(ABSENCES, ()), None, trials)
+        return Cell(None, None, {}, {}, None, trials)
     decisive = trials.decisive.astype(object).where(trials.decisive.notna(), None)
     best = best_point(grid, zip(trials.point, decisive, strict=True))
     chosen = trials[(trials.point == best) & trials.score.notna()].sort_values("seeds")
     states = dict(zip(zip(trials.seeds, trials.point, strict=True), trials.state, strict=True))
-    absent: dict[str, list[str]] = {state: [] for state in ABSENCES}
-    for seeds, point in product(sorted(set(trials.seeds)), grid):
-        state = states.get((seeds, point), "missing")
-        if state != "done":
-            absent[state].append(f"{point_name(point)} (seed {seeds})")
+    absent = defaultdict(list)
+    for seeds, point in product(sorted(set(trials.seeds)), dict.fromkeys(grid)):
+        absent[states.get((seeds, point), "missing")].append(f"{point_name(point)} (seed {seeds})")
+    absent.pop("done", None)
     points = (chosen.score * POINTS_OF_SCORE).tolist()
     return Cell(
         score=None if best is None else Estimate(dict(zip(chosen.seeds, points, strict=True))),
         point=best,
         ids=dict(zip(chosen.seeds, chosen.id, strict=True)),
-        absent={state: tuple(names) for state, names in absent.items()},
+        absent=dict(absent),
         fallback="; ".join(sorted({reason for reason in trials.fallback if reason})) or None,
         recorded=trials,
+        tried=tried,
     )

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from scipy import stats
+from scipy import special
 
 ALPHA = 0.05
 """Largest adjusted p of a claim; intervals have the confidence 1 − ALPHA."""
@@ -31,7 +31,7 @@ def t_interval(values: Sequence[float]) -> tuple[float, float] | None:
     n = len(values)
     if n < LEAST_SEEDS_OF_INTERVAL:
         return None
-    half = float(stats.t.ppf(1 - ALPHA / 2, n - 1) * np.std(values, ddof=1) / n**0.5)
+    half = float(special.stdtrit(n - 1, 1 - ALPHA / 2) * np.std(values, ddof=1) / n**0.5)
     return float(np.mean(values)) - half, float(np.mean(values)) + half
 
 
@@ -73,7 +73,7 @@ class Difference:
         """Number of paired seeds."""
         return len(self.by_seed)
 
-    @property
+    @cached_property
     def mean(self) -> float:
         """Mean difference; nan without paired seeds."""
         return float(np.mean([*self.by_seed.values()])) if self.by_seed else float("nan")
@@ -96,12 +96,12 @@ class Difference:
     @property
     def p(self) -> float:
         """Two-sided p of the paired t test. Only for differences that are tested."""
-        return float(2 * stats.t.sf(abs(self.mean) / self._error, self.n - 1))
+        return float(2 * special.stdtr(self.n - 1, -abs(self.mean) / self._error))
 
     @property
     def p_equivalence(self) -> float:
         """P of two one-sided t tests against ±margin (TOST). Only for differences that are tested."""
-        return float(stats.t.sf((self.margin - abs(self.mean)) / self._error, self.n - 1))
+        return float(special.stdtr(self.n - 1, (abs(self.mean) - self.margin) / self._error))
 
     @property
     def spreads_differ(self) -> bool:
@@ -109,7 +109,7 @@ class Difference:
         ours, theirs = (np.var([arm[seed] for seed in self.by_seed], ddof=1) for arm in (self.ours, self.theirs))
         if ours <= SPREAD_RATIO**2 * theirs:
             return False
-        return theirs == 0 or bool(stats.f.sf(ours / theirs, self.n - 1, self.n - 1) < SPREAD_ALPHA)
+        return theirs == 0 or bool(special.fdtrc(self.n - 1, self.n - 1, ours / theirs) < SPREAD_ALPHA)
 
 
 @dataclass(frozen=True)

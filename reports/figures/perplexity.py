@@ -2,10 +2,11 @@
 
 import math
 import textwrap
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from statistics import fmean
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
 
 from neobert.kinds.readouts import ReadoutScore
 from neobert.runs.records import unpack_numbers
@@ -28,77 +29,48 @@ if TYPE_CHECKING:
 
 OF_THE_PAPER = "The paper's Figure 2: 2,467 long Wikipedia articles, every position."
 LINEAR_UP_TO = 20.0  # times the smallest value; for a wider range, the axis is logarithmic
+HEADER = ("Model", "Corpus", "Tokens", "Pseudo-perplexity", "95 %", "Positions", "Documents")
+FACTS = ("model", "corpus", "tokens", "pseudo_perplexity", "low", "high", "positions", "documents", "records")
+LINE = ["model", "corpus", "records"]
 
 
-@dataclass(frozen=True)
-class PerplexityAtLength:
-    """Pseudo-perplexity at one length in tokens: exp of the mean loss of tokens that are masked one at a time.
-
-    `low` to `high` is the 95 % interval, NaN below three documents. `positions` is the number of masked tokens.
-    """
-
-    tokens: int
-    pseudo_perplexity: float
-    low: float
-    high: float
-    positions: int
-    documents: int
-
-
-@dataclass(frozen=True)
-class PerplexityLine:
-    """One checkpoint on the held-out text of one corpus. `points` are in the order of lengths."""
-
-    label: str
-    corpus: str
-    points: tuple[PerplexityAtLength, ...]
-    id: str
-
-
-def find_lines(study: Study) -> tuple[PerplexityLine, ...]:
-    """Return the lines of a study, sorted by label and corpus."""
-    seeds, labels, lines = study.seeds, study.run_labels, []
+def find_lines(study: Study) -> pd.DataFrame:
+    """Return the points of all lines, sorted by line: one checkpoint on the held-out text of one corpus."""
+    seeds, labels, rows = study.seeds, study.run_labels, []
     for result in select_group(study.frames.readouts_of("perplexity"), study.scale, study.data).itertuples():
         label = f"{labels[result.run]}, seed {seeds[result.run]}" if result.run in seeds else f"run {result.run}"
-        lines += [
-            PerplexityLine(label, corpus, points_of(answer), result.id) for corpus, answer in result.answers.items()
-        ]
-    return tuple(sorted(lines, key=lambda line: (line.label, line.corpus, line.id)))
+        for corpus, answer in result.answers.items():
+            rows += [(label, corpus, *point, result.id) for point in points_of(answer)]
+    return frame_of(rows, FACTS).sort_values(LINE, kind="stable")
 
 
-def points_of(answer: ReadoutScore) -> tuple[PerplexityAtLength, ...]:
-    """Return pseudo-perplexity by length: exp of the mean loss over documents (Salazar et al. 2020), equally weighted.
+def points_of(answer: ReadoutScore) -> Iterator[tuple[Any, ...]]:
+    """Yield length, pseudo-perplexity (exp of the mean loss over documents, Salazar et al. 2020, equally weighted), the
+    ends of its interval, and the numbers of masked positions and documents.
 
-    The interval is Student's t interval of the mean over documents, exponentiated. As positions are sampled, the
-    variance of document means includes that of the sampling.
+    The interval is Student's t interval of the mean over documents, exponentiated; NaN below three. As positions are
+    sampled, the variance of document means includes that of the sampling.
     """
     lengths = sorted(map(int, answer.groups))
     nats = unpack_numbers(answer.numerators, "<f4", answer.units).astype("f8").reshape(len(lengths), -1)
     counts = unpack_numbers(answer.denominators or "", "<i4", answer.units).reshape(len(lengths), -1)
-    losses = (nats / counts).tolist()
-    ends = [t_interval(own) or (math.nan, math.nan) for own in losses]
-    return tuple(
-        PerplexityAtLength(tokens, math.exp(fmean(own)), math.exp(max(low, 0.0)), math.exp(high), int(count), len(own))
-        for tokens, own, (low, high), count in zip(lengths, losses, ends, counts.sum(axis=1), strict=True)
-    )
+    for tokens, own, positions in zip(lengths, (nats / counts).tolist(), counts.sum(axis=1), strict=True):
+        low, high = t_interval(own) or (math.nan, math.nan)
+        yield tokens, math.exp(fmean(own)), math.exp(max(low, 0.0)), math.exp(high), int(positions), len(own)
 
 
 def draw(study: Study) -> Picture | None:
     lines = find_lines(study)
-    return Picture(lambda: _draw(lines, describe_data(study))) if lines else None
+    return Picture(lambda: _draw(lines, describe_data(study))) if len(lines) else None
 
 
-def _draw(lines: Sequence[PerplexityLine], data: str) -> "Figure":
+def _draw(lines: pd.DataFrame, data: str) -> "Figure":
     figure, axes = single_axes(5.6, 4.0)
-    for index, line in enumerate(lines):
-        style = line_style(index)
-        tokens = [point.tokens for point in line.points]
-        low, high = [point.low for point in line.points], [point.high for point in line.points]
-        axes.fill_between(tokens, low, high, color=style["color"], alpha=0.18, lw=0)
-        values = [point.pseudo_perplexity for point in line.points]
-        axes.plot(tokens, values, label=f"{line.label} ({line.corpus})", zorder=3, **style)
-    values = [point.pseudo_perplexity for line in lines for point in line.points]
-    if max(values) > LINEAR_UP_TO * min(values):
+    for index, ((model, corpus, _), own) in enumerate(lines.groupby(LINE, sort=False)):
+        style, tokens = line_style(index), own.tokens.tolist()
+        axes.fill_between(tokens, own.low.tolist(), own.high.tolist(), color=style["color"], alpha=0.18, lw=0)
+        axes.plot(tokens, own.pseudo_perplexity.tolist(), label=f"{model} ({corpus})", zorder=3, **style)
+    if lines.pseudo_perplexity.max() > LINEAR_UP_TO * lines.pseudo_perplexity.min():
         use_logarithmic_axis(axes)
     format_axes(
         axes, ("Pseudo-perplexity by length", data), "sequence length (tokens)", "pseudo-perplexity (band: 95 %)"
@@ -109,39 +81,29 @@ def _draw(lines: Sequence[PerplexityLine], data: str) -> "Figure":
     return figure
 
 
-def describe_documents(lines: Sequence[PerplexityLine]) -> str:
+def describe_documents(lines: pd.DataFrame) -> str:
     """Describe the documents and positions of the lines in a sentence."""
-    points = [point for line in lines for point in line.points]
-    documents = _range(point.documents for point in points)
-    positions = _range(round(point.positions / point.documents) for point in points)
+    each = [round(positions / documents) for positions, documents in zip(lines.positions, lines.documents, strict=True)]
+    documents, positions = (
+        " to ".join(dict.fromkeys((f"{min(counts):,}", f"{max(counts):,}"))) for counts in (lines.documents, each)
+    )
     which = f"{documents} held-out documents, the same at each length"
     return f"Beginnings of {which}; {positions} tokens of each, masked alone."
-
-
-def _range(counts: Iterable[int]) -> str:
-    least, *_, most = sorted([*counts] * 2)
-    return f"{least:,}" if least == most else f"{least:,} to {most:,}"
-
-
-HEADER = ("Model", "Corpus", "Tokens", "Pseudo-perplexity", "95 %", "Positions", "Documents")
-FACTS = ("model", "corpus", "tokens", "pseudo_perplexity", "low", "high", "positions", "documents", "records")
 
 
 def table(study: Study) -> Table | None:
     """Return the numbers of the figure: one line per checkpoint and length; None without records."""
     lines = find_lines(study)
-    if not lines:
+    if lines.empty:
         return None
-    shown, facts = [], []
-    for line, at in ((each, point) for each in lines for point in each.points):
+    shown = []
+    for at in lines.itertuples():
         values = number(at.pseudo_perplexity, 2), f"{number(at.low, 2)} to {number(at.high, 2)}"
-        shown.append([line.label, line.corpus, f"{at.tokens:,}", *values, f"{at.positions:,}", f"{at.documents:,}"])
-        numbers = at.tokens, at.pseudo_perplexity, at.low, at.high, at.positions, at.documents
-        facts.append([line.label, line.corpus, *numbers, line.id])
+        shown.append([at.model, at.corpus, f"{at.tokens:,}", *values, f"{at.positions:,}", f"{at.documents:,}"])
     return Table(
         title=f"Pseudo-perplexity by length ({study.where})",
         shown=frame_of(shown, HEADER),
-        facts=frame_of(facts, FACTS),
+        facts=lines,
         alignment="ll" + "r" * 5,
         notes=("exp of the mean loss of tokens that are masked alone.", describe_documents(lines), OF_THE_PAPER),
     )

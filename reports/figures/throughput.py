@@ -17,7 +17,6 @@ from reports.figures.drawing import (
     single_axes,
     use_logarithmic_axis,
 )
-from reports.frames import split_repeats
 from reports.tables import PAPER, THIS_STUDY, Table, frame_of, with_deviation
 
 if TYPE_CHECKING:
@@ -32,13 +31,12 @@ Lines = Mapping[tuple[str, str, str], pd.DataFrame]
 """Results by (model, device, precision): the newest row of each length."""
 
 
-def throughput_lines(results: pd.DataFrame) -> tuple[Lines, list[str]]:
-    """Return the lines by model, and a sentence for every result replaced by a newer one."""
+def throughput_lines(results: pd.DataFrame) -> Lines:
+    """Return the lines by model."""
     compiled = [f"{each.precision}{', compiled' if each.compiled else ''}" for each in results.itertuples()]
     newest = results.assign(precision=compiled).sort_values(["date", "id"], ascending=False)
-    kept, old = split_repeats(newest, ["model", "device", "precision", "sequence_tokens"])
-    notes = [f"throughput record {each.id} is older than {each.kept} and left out" for each in old.itertuples()]
-    return dict(list(kept.sort_values("sequence_tokens").groupby(["model", "device", "precision"]))), sorted(notes)
+    kept = newest.drop_duplicates(["model", "device", "precision", "sequence_tokens"])
+    return dict(list(kept.sort_values("sequence_tokens").groupby(["model", "device", "precision"])))
 
 
 FACTS = (

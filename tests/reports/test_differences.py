@@ -11,7 +11,7 @@ from scipy import stats
 from ablations import loading
 from neobert.glue.tasks import TASKS
 from neobert.runs.layout import Layout
-from reports.differences import ADD_ONE, LADDER, LEAVE_ONE_OUT, MARGINS, ComparedStep, find_steps
+from reports.differences import ADD_ONE, LADDER, LEAVE_ONE_OUT, MARGINS, ComparedStep
 from tests.reports.made_up_study import MadeUpStudy, by_place, change_record, facts_of
 from tests.reports.measurements import answer, ask, embed
 from tests.support.made_up_treebank import treebank
@@ -129,14 +129,6 @@ def test_leave_one_out_and_add_one_are_rows_and_families_of_their_own(study: Mad
     )
 
 
-def test_a_model_that_knows_frequencies_alone_is_not_trained(study: MadeUpStudy) -> None:
-    study.frequency_loss = 3.95
-    learn(study, {"M0": 42.0, "M1": 57.0, "M2": 59.0}, seeds=5)
-    found = steps_of(study)
-    assert found[LADDER, "M1 − M0", "held-out loss on wikibook"].word == "not trained"
-    assert found[LADDER, "M2 − M1", "held-out loss on web"].word == "better"
-
-
 def test_what_is_not_compared_says_why_and_is_in_no_family(study: MadeUpStudy) -> None:
     study.write(["M0", "M2"])
     study.pretrain("M1")
@@ -211,19 +203,6 @@ def test_embeddings_are_compared_in_the_mean_of_the_tasks_that_both_have(study: 
     (step,) = (step for step in found.values() if "average, contrastive" in step.measured)
     assert step.text == "mean of 1 shared tasks" and step.difference.n == 3
     assert step.difference.mean == pytest.approx(10) and step.measure.margin == MARGINS["an MTEB average"]
-
-
-def test_a_ladder_without_glue_has_no_differences_in_glue(study: MadeUpStudy, tmp_path: Path) -> None:
-    file = tmp_path / "own.py"
-    file.write_text(
-        "from ablations.ladder import M0, ROTARY\nX = M0.derive('X', ROTARY)\nTASKS = []\n", encoding="utf-8"
-    )
-    own = study.on(loading.load(str(file)))
-    own.levels["X"] = 60.0
-    for name in ("M0", "X"):
-        own.pretrain(name)
-    assert {step.measure.name for step in find_steps(own.read())} == {"held-out loss"}
-    assert own.tables()["table3"].header == ("Source", "Model", "Loss (wikibook)")
 
 
 def test_arms_are_compared_in_a_task_that_their_ladder_declares(study: MadeUpStudy, tmp_path: Path) -> None:

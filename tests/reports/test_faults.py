@@ -74,7 +74,6 @@ def test_missing_and_empty_folders_exit_3_with_one_sentence(
 
 NO_FILES: dict[str, tuple[Callable[[Path], Any], str]] = {"folder": (Path.mkdir, "")}
 NO_RECORDS: dict[str, tuple[Callable[[Path], Any], str]] = {
-    "deep": (lambda path: path.write_text("[" * 100_000 + "]" * 100_000), ""),
     "torn": (lambda path: path.write_text('{"schema": 1, '), ""),
     "changed": (
         lambda path: path.write_bytes(sealed({"seed": 10}).replace(b"10", b"11")),
@@ -128,10 +127,9 @@ def test_a_loss_that_is_no_cross_entropy_is_refused_and_never_averaged(study: Ma
 @pytest.mark.parametrize(
     "lines",
     [
-        [{"step": 0, "loss": 9.0, "real_tokens": 0, "seconds": 1.0}],
+        [{"step": 0, "loss": 9.0}],
         [{"step": 0, "heldout_loss": 9.0}],
-        [{"step": 1, "loss": 0.0, "real_tokens": 0, "seconds": 0}],
-        [{"step": 5, "loss": 2.0, "real_tokens": 7}, {"step": 5, "loss": 2.0, "real_tokens": 7}],
+        [{"step": 5, "loss": 2.0}, {"step": 5, "loss": 2.0}],
     ],
 )
 def test_a_curve_of_one_place_is_drawn(study: MadeUpStudy, tmp_path: Path, lines: list[dict[str, float]]) -> None:

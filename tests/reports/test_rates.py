@@ -138,16 +138,6 @@ def test_failures_are_points_without_a_loss_and_survive_collecting(study: MadeUp
     assert any("the failure of" in problem and "error.json is left out" in problem for problem in problems)
 
 
-def test_runs_on_other_data_are_left_out_by_name(study: MadeUpStudy) -> None:
-    pilot(study, "M4", best=0.6)
-    other = MadeUpStudy(study.root, version="2")
-    train(other, "M4@rate1.6e-2", 1000, 1.0)
-    train(other, "M4", 1000, 1.0)
-    sweep = study.read().sweeps["M4"]
-    assert len(sweep.notes) == 2 and all("rests on other data" in note for note in sweep.notes)
-    assert sweep.optimum is not None and sweep.optimum.exact == pytest.approx(2e-3 * 2**0.6)
-
-
 def test_figure_and_table_hold_every_point_and_the_page_shows_them(study: MadeUpStudy, tmp_path: Path) -> None:
     for name, best in SHIFTS.items():
         pilot(study, name, best=best)
@@ -168,17 +158,3 @@ def test_figure_and_table_hold_every_point_and_the_page_shows_them(study: MadeUp
     folder = tmp_path / "out" / "smoke-synthetic"
     assert {path.name for path in folder.glob("rates.*")} >= {"rates.md", "rates.csv", "rates.pdf"}
     assert "Held-out loss by peak learning rate" in (tmp_path / "out" / "index.html").read_text()
-
-
-def test_a_sweep_goes_by_the_loss_on_the_variants_own_corpus(study: MadeUpStudy) -> None:
-    """M4 reads the web. On wikibook its loss has another optimum, and M0's is that one."""
-    for name, own in (("M4", "web"), ("M0", "wikibook")):
-        other = {"web": "wikibook", "wikibook": "web"}[own]
-        for step, rate in ((-1, "1e-3"), (0, "2e-3"), (1, "4e-3")):
-            loss = {own: 3 + 0.2 * (step - 0.25) ** 2, other: 3 + 0.2 * (step + 0.25) ** 2}
-            scores = {"heldout_loss": loss, "training_loss": 3.0}
-            study.pretrain(f"{name}@rate{rate}" if step else name, 1000, scores=scores)
-    sweeps = study.read().sweeps
-    for name in ("M4", "M0"):
-        optimum = sweeps[name].optimum
-        assert optimum is not None and optimum.exact == pytest.approx(2e-3 * 2**0.25)

@@ -52,6 +52,8 @@ def test_another_repository_or_setting_in_the_shell_says_nothing(code: Path, tmp
     other = tmp_path / "other"
     other.mkdir()
     assert committed(other) != commit
+    (code / "benchmarks" / "results").mkdir(parents=True)
+    (code / "benchmarks" / "results" / "another.json").touch()  # measurements are no change of the code
     assert told(code, GIT_DIR=str(other / ".git"), GIT_WORK_TREE=str(code)) == {"commit": commit, "dirty": False}
     (code / "neobert" / "own.py").touch()
     git(code, "config", "status.showUntrackedFiles", "no")
