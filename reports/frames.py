@@ -258,8 +258,8 @@ class _Reader:
             try:
                 found = read(path)
             except UNREADABLE as error:
-                named = isinstance(error, ValidationError)
-                reason = "; ".join(map(_name_error, error.errors())) if named else str(error)
+                errors = error.errors() if isinstance(error, ValidationError) else ()
+                reason = "; ".join(map(_name_error, errors)) or str(error)
                 self._problems.append(reason if str(path) in reason else f"{path} is left out: {reason}")
             else:
                 if found is not None:
@@ -282,8 +282,8 @@ class _Reader:
         if told := self._told_of_others():
             raise MissingData(f"{self._root} holds no record of this ladder, but {'; '.join(told)}")
         problems = sorted([*self._problems, *self.files.problems])
-        found = f"only {len(problems)} unusable one(s), the first: {problems[0]}" if problems else "none"
-        raise MissingData(f"{self._root} holds no finished record ({found}): run python ablations/run.py first")
+        told_of = f"only {len(problems)} unusable one(s), the first: {problems[0]}" if problems else "none"
+        raise MissingData(f"{self._root} holds no finished record ({told_of}): run python ablations/run.py first")
 
     def _record(self, path: Path) -> tuple[str, Facts] | None:
         """Return kind and facts of a record; None if reports read none of its kind, or not of its ladder.

@@ -32,11 +32,11 @@ def plant(study: MadeUpStudy, name: str, scores: dict[int, list[float]], task: s
 
 
 def test_a_whole_ladder_has_a_row_a_variant_and_two_for_m10_and_averages_with_their_spread(study: MadeUpStudy) -> None:
-    study.write(seeds=(0, 1))
+    study.write(["M0", "M10"], seeds=(0, 1))
     found = study.read()
     assert [row.name for row in found.rows] == [*LEVELS, "M10"] and found.problems == ()
     assert [row.label for row in found.rows[-2:]] == ["NeoBERT-96 (M10)", "NeoBERT-192 (M10)"]
-    for row in found.rows:
+    for row in (found.rows[0], *found.rows[-2:]):
         cells = [cell.score.mean for cell in row.cells.values() if cell.score]
         assert row.average is not None and row.is_best_of_whole_grid and len(cells) == 8
         assert row.average.mean == pytest.approx(statistics.fmean(cells))
