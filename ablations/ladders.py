@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from neobert.glue.tasks import Task
     from neobert.recipe import Grid
     from neobert.runs.layout import Layout
-    from neobert.search.space import Space
 
 SCALES = ("smoke", "study", "proxy", "as-written", "paper")
 """The scales that every ladder has."""
@@ -36,9 +35,9 @@ class Ladder:
     is the variant that designs refer to: `root` and `full_variant` follow from its lineage, so that a variant beside
     that lineage changes no design. `scales` are added to the common ones, and `scale` is the default. External models
     are measured with the recipe of `root`, and sweeps pre-train it if nothing is trained yet. `corpora` are its own:
-    (folder, text column) by name. `tasks` are what it fine-tunes on, by name. `spaces` are what searches of GLUE may
-    try, by name. `published` is the folder of CSV files with the paper's numbers, `printed_as` the names of variants in
-    them; a user's own ladder has neither. `code` is the content of its file.
+    (folder, text column) by name. `tasks` are what it fine-tunes on, by name. `published` is the folder of CSV files
+    with the paper's numbers, `printed_as` the names of variants in them; a user's own ladder has neither. `code` is the
+    content of its file.
     """
 
     given: str
@@ -49,7 +48,6 @@ class Ladder:
     scale: str
     corpora: Mapping[str, tuple[str, str]]
     tasks: "Mapping[str, Task]"
-    spaces: "Mapping[str, Space]"
     code: bytes = b""
     published: Path | None = None
     printed_as: Mapping[str, str] = field(default_factory=dict)
@@ -146,16 +144,10 @@ class Ladder:
 
         if self.given:
             path = layout.ladder(self.name, self.labels["ladder_sha256"][:HASH_DIGITS])
-            if path.exists() and not is_as_kept(path, path.read_bytes()):
+            if path.exists() and path.read_bytes() != self.code:
                 set_aside(path, f"{path} was changed")
             if not path.exists():
                 replace_file(path, self.code)
-
-
-def is_as_kept(path: Path, content: bytes) -> bool:
-    """Return whether the content of a kept ladder has the hash that its name ends in. It is the only copy of what was
-    run."""
-    return path.stem.rpartition("-")[2] == hashlib.sha256(content).hexdigest()[:HASH_DIGITS]
 
 
 def modifications_of(variant: "Variant") -> "list[Modification]":

@@ -63,6 +63,8 @@ class Rules:
             refuse_rows(name, vars(self)[name])
         for axis, rows in self.grid.items():
             refuse_rows(f"grid.{axis}", rows)
+        if isinstance(self.documents, int) and self.documents < 1:
+            raise ValueError(f"documents is {self.documents}, and must be at least 1")
 
 
 def refuse_rows(name: str, rows: Rows) -> None:

@@ -18,6 +18,7 @@ from ablations.ladders import Ladder
 from ablations.scales import HALF_LIFE_SHARE, RULES, UNSCALED, Rows, Rules, Scale, Shape, Vocabulary
 from ablations.variant import WAYS_OUT, Recipe, Variant, prove_scaled, validated
 from neobert.data.sources import Source
+from neobert.errors import did_you_mean
 from neobert.execution import Execution
 from neobert.identity import difference
 from neobert.processes import available_cores
@@ -88,6 +89,8 @@ def replaced(name: str, rule: Any, value: Any, baseline: Any) -> Any:
         ValueError: the baseline's value has no ratio to the number, because it is 0 or None.
     """
     if isinstance(rule, Mapping):
+        if unknown := [key for key in rule if key not in value]:
+            raise ValueError(f"{name.lstrip('.')} has no field {unknown[0]!r}: {did_you_mean(str(unknown[0]), value)}")
         return value | {key: replaced(f"{name}.{key}", each, value[key], baseline[key]) for key, each in rule.items()}
     if value == baseline:
         return rule

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from ablations import ladder
 from ablations.ladders import SCALES
 from ablations.loading import papers
+from ablations.names import at_rate, at_scale
 from ablations.rates import (
     PILOT_SEEDS,
     Optimum,
@@ -18,13 +19,11 @@ from ablations.rates import (
     best_variant,
     grid_rate,
     shared_rate,
-    variant_at,
 )
 from ablations.scales import Scale
 from ablations.scaling import scaled_variant
-from neobert.kinds.rates import RateSearch, RateSweep
+from neobert.kinds.rates import RateRule, RateSweep
 from neobert.rates import rate_text
-from neobert.search.space import Range
 from tests.ablations.plans import SYNTHETIC, rows_of
 
 # The grid
@@ -42,7 +41,8 @@ def test_a_grid_is_even_in_the_logarithm_up_to_two_digits() -> None:
 def test_every_rate_of_a_grid_is_one_that_a_variant_can_have(factor: float, step: int, scale: Scale) -> None:
     rate = grid_rate(papers(), ladder.M4, scale, factor, step)
     assert math.isclose(rate, shared_rate(papers(), ladder.M4, scale) * factor**step, rel_tol=0.1)
-    recipe, _ = scaled_variant(papers(), variant_at(papers(), ladder.M4, rate, scale), scale, "published")
+    variant = at_scale(papers(), at_rate(ladder.M4, rate), scale)
+    recipe, _ = scaled_variant(papers(), variant, scale, "published")
     assert recipe.pretraining.optimization.peak_learning_rate == rate
 
 
@@ -78,7 +78,8 @@ def curve_of(*by_seed: dict[float, float]) -> RateCurve:
 def test_the_vertex_is_that_of_numpys_parabola(place: float, square: float, level: float, factor: float) -> None:
     rates = [1e-3 / factor, 1e-3, 1e-3 * factor]
     losses = {rate: level + square * (math.log(rate / 1e-3, factor) - place) ** 2 for rate in rates}
-    found = curve_of({**losses, 1e-3 * factor**2: 99.0}).optimum()
+    seeds = [{rate: loss + shift for rate, loss in losses.items()} for shift in (0.4, -0.4)]
+    found = curve_of(*({**each, 1e-3 * factor**2: 99.0} for each in seeds)).optimum()
     assert found is not None and found.fitted == tuple(rates) and not found.reason
     second, first, constant = np.polyfit(np.log(rates), list(losses.values()), 2)
     assert math.isclose(found.exact, math.exp(-first / 2 / second), rel_tol=1e-5)
@@ -86,16 +87,6 @@ def test_the_vertex_is_that_of_numpys_parabola(place: float, square: float, leve
     assert math.isclose(found.exact, 1e-3 * factor**place, rel_tol=1e-6) and math.isclose(found.loss, level)
     assert all(math.isclose(found.fitted_loss(rate), losses[rate], rel_tol=1e-9) for rate in rates)
     assert found.rate == pytest.approx(found.exact, rel=0.05) and rate_text(found.rate)
-
-
-def test_the_vertex_is_that_of_the_mean_over_seeds() -> None:
-    octaves = (-0.3, 0.1, 0.2)
-    curves = [
-        {1e-3 * 2**step: 3 + shift + 0.2 * (step - place) ** 2 for step in (-1, 0, 1)}
-        for place, shift in zip(octaves, (0.0, 0.4, -0.1), strict=True)
-    ]
-    found = curve_of(*curves).optimum()
-    assert found is not None and math.isclose(found.exact, 1e-3 * 2 ** np.mean(octaves), rel_tol=1e-9)
 
 
 def test_what_failed_is_a_point_without_a_loss() -> None:
@@ -129,12 +120,6 @@ def test_a_parabola_goes_through_no_jump_of_the_loss() -> None:
     assert found is not None and found.fitted == (1e-3, 2e-3, 4e-3) and 2e-3 < found.exact < 3e-3
 
 
-def test_equal_losses_have_no_vertex() -> None:
-    assert curve_of({1e-3: 3.0, 2e-3: 3.0, 4e-3: 3.0}).optimum() is None
-    found = curve_of({1e-3: math.nextafter(3.0, 4), 2e-3: 3.0, 4e-3: 3.0}).optimum()
-    assert found is not None and 1e-3 <= found.rate <= 4e-3
-
-
 def test_one_seed_that_failed_takes_the_rate_away_and_an_unfinished_seed_changes_nothing() -> None:
     whole = {rate: {1000: loss, 1001: loss + 0.1} for rate, loss in ((1e-3, 3.2), (2e-3, 3.0), (4e-3, 2.9))}
     curve = RateCurve({**whole, 8e-3: {1000: 3.3}}, {8e-3: {1001: "diverged"}})
@@ -150,32 +135,19 @@ def test_one_seed_that_failed_takes_the_rate_away_and_an_unfinished_seed_changes
 RATES = st.integers(10, 99).flatmap(
     lambda digits: st.integers(-4, -2).map(lambda power: float(f"{digits}e{power - 1}"))
 )
-SPACE = {
-    "peak_learning_rate": Range(low=1e-5, high=1, log=True),
-    "weight_decay": Range(low=0, high=1, log=False),
-    "beta2": Range(low=0.5, high=1, log=False),
-}
 
 
 @pytest.mark.parametrize("scale", SCALES)
-@settings(max_examples=10)
-@given(
-    name=st.sampled_from([*papers().steps, "M4@steps0.25"]),
-    rate=RATES,
-    decay=st.sampled_from([None, 0.0123, 0.2]),
-    beta2=st.sampled_from([None, 0.91]),
-    seed=st.integers(1000, 1099),
-)
+@settings(max_examples=5)
+@given(name=st.sampled_from([*papers().steps, "M4@steps0.25"]), rate=RATES, seed=st.integers(1000, 1099))
 def test_a_run_of_a_sweep_has_the_id_and_labels_of_the_variant_of_its_name(
-    scale: Scale, name: str, rate: float, decay: float | None, beta2: float | None, seed: int
+    scale: Scale, name: str, rate: float, seed: int
 ) -> None:
     (own,) = rows_of(Path("none"), name, seeds=[1000], scale=scale, stages=["pretraining"])
-    sweep = RateSweep(stages=own.stages, seeds=(1000, seed), by=RateSearch(sampler="tpe", trials=3, space=SPACE))
+    sweep = RateSweep(stages=own.stages, seeds=(1000, seed), by=RateRule(rates=(rate,), width=1))
     sweep = RateSweep.read(sweep.model_dump(mode="json"))  # as workers have it
-    changed = {"peak_learning_rate": rate, "weight_decay": decay, "beta2": beta2}
-    point = {key: own_value if changed[key] is None else changed[key] for key, own_value in sweep.own.items()}
-    named = sweep.name_at(own.name, point)
+    named = sweep.name_at(own.name, rate)
     (row,) = rows_of(Path("none"), named, seeds=[seed], scale=scale, stages=["pretraining"])
-    assert [run.id for run in sweep.runs(point, seed)] == [run.id for run in row.stages]
+    assert [run.id for run in sweep.runs(rate, seed)] == [run.id for run in row.stages]
     labels = own.labels(own.planned[-1], SYNTHETIC) | {"base": own.name}
-    assert sweep.labels_at(labels, point) == row.labels(row.planned[-1], SYNTHETIC)
+    assert sweep.labels_at(labels, rate) == row.labels(row.planned[-1], SYNTHETIC)
