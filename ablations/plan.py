@@ -88,11 +88,6 @@ class PlanRow:
     def runs(self) -> list[Run]:
         return [planned.run for planned in self.planned]
 
-    @property
-    def encoders(self) -> tuple[PretrainingRun, ...]:
-        """The runs of pre-training that its studies start from, planned or not; none for an external model."""
-        return ()
-
     def labels(self, planned: PlannedRun, source: Source) -> dict[str, Any]:
         """Return the entries of a run's run.json other than its specification."""
         common = {"scale": self.scale, "data": source.label, "unavailable_tasks": self.skipped}
@@ -125,10 +120,6 @@ class VariantRow(PlanRow):
     parent_recipe: Recipe | None
     stages: tuple[PretrainingRun, ...]
     vocabulary: Literal["trained", "published"]
-
-    @property
-    def encoders(self) -> tuple[PretrainingRun, ...]:
-        return self.stages
 
     @property
     def title(self) -> str:

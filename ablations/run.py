@@ -206,18 +206,17 @@ def _cancel(words: Sequence[str]) -> int:
 
 
 def _cancel_jobs(flags: Flags) -> int:
-    from ablations.launch.submit import JobFilter, cancel_jobs
+    from ablations.launch.submit import cancel_jobs
     from ablations.loading import load
     from ablations.names import chosen_variants, names_of_design
     from neobert.console import logs
     from neobert.runs.layout import Layout
 
     ladder, design = load(flags["ladder"]), flags["design"]
-    of_design = names_of_design(ladder, design) if design else []
-    named = [variant.name for variant in chosen_variants(ladder, flags["variant"] or [])]
+    names = {variant.name for variant in chosen_variants(ladder, flags["variant"] or [])}
+    names |= set(names_of_design(ladder, design)) if design else set()
     scale = flags["scale"] and ladder.scale_named(flags["scale"])
-    wanted = JobFilter(ladder, frozenset([*of_design, *named]), scale, flags["data"], flags["seed"])
-    jobs = cancel_jobs(Layout(flags["runs"].resolve()), wanted)
+    jobs = cancel_jobs(Layout(flags["runs"].resolve()), ladder, names, scale, flags["data"], flags["seed"])
     if flags["json"]:
         print(json.dumps(jobs))
     said = f"{len(jobs)} job(s) cancelled {' '.join(jobs)}; what they finished or saved stays"

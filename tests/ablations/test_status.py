@@ -20,7 +20,7 @@ from tests.ablations.status_worlds import (
     declare,
     fail,
     finish_pretraining,
-    large_folder,
+    finish_study,
     metrics_line,
     progress,
     record_trial,
@@ -77,16 +77,14 @@ def test_a_running_run_shows_progress_owner_and_costs_so_far(layout: Layout, run
     assert 5 <= worker["heartbeat_seconds"] < 30
 
 
-def test_a_new_attempt_without_metrics_shows_the_last_one(layout: Layout, run: PretrainingRun) -> None:
+def test_a_new_attempt_without_metrics_shows_the_last_one_and_a_silent_owner_is_named(
+    layout: Layout, run: PretrainingRun
+) -> None:
     progress(layout, run, 7)
     progress(layout, run, 0, attempt="000002", torn=metrics_line(8)[:-5])
-    assert only_row(layout)["done"] == 7
-
-
-def test_an_owner_that_went_silent_is_named_and_the_records_keep_the_word(layout: Layout, run: PretrainingRun) -> None:
     claim(layout, run.id, job="12", silent_seconds=300)
     row = only_row(layout)
-    assert (row["state"], row["note"]) == ("waiting", "owner on node2 (job 12) silent for 5 min")
+    assert (row["done"], row["state"], row["note"]) == (7, "waiting", "owner on node2 (job 12) silent for 5 min")
 
 
 def test_submitted_means_that_nobody_began_it_since(layout: Layout, run: PretrainingRun) -> None:
@@ -178,24 +176,22 @@ def test_states_are_those_that_the_commands_act_on(layout: Layout, world: str) -
     assert world != "released" or (row["note"], row["workers"]) == ("", []), "nobody lost it"
 
 
-@pytest.mark.parametrize("is_claimed", [False, True])
-@pytest.mark.parametrize("has_failed", [False, True])
-@pytest.mark.parametrize("recorded", [0, 1, 2])
-def test_states_of_studies_are_those_that_the_commands_act_on(
-    layout: Layout, is_claimed: bool, has_failed: bool, recorded: int
-) -> None:
+@pytest.mark.parametrize("recorded", [0, 2])
+def test_states_of_studies_are_those_that_the_commands_act_on(layout: Layout, recorded: int) -> None:
     run = tiny_run()
     finish_pretraining(layout, run)
     study = study_of(run, points=3)
     declare(layout, study)
     for number in range(recorded):
         record_trial(layout, study, number)
-    if has_failed:
-        fail(study.trials(layout)[2].error, "trial", "no")
-    if is_claimed:
-        claim(layout, study.trials(layout)[2].id)
-    row = row_of(layout, "glue")
-    assert row.state == state_of(layout, study) and row.done == recorded
+    last = study.trials(layout)[2]
+    for state, change in (("waiting", None), ("failed", fail), ("running", claim)):
+        if change is fail:
+            fail(last.error, "trial", "no")
+        elif change is claim:
+            claim(layout, last.id)
+        row = row_of(layout, "glue")
+        assert row.state == state_of(layout, study) == state and row.done == recorded
 
 
 def test_equal_causes_are_one_group(layout: Layout, capsys: pytest.CaptureFixture[str]) -> None:
@@ -222,10 +218,7 @@ def torn(path: Path, text: str) -> None:
     [
         ("run.json", '{"schema": 1, "la', "not readable"),
         ("run.json", '{"schema": 99}', "schema 99"),
-        ("run.json", "[]", "no schema version"),
-        ("run.json", '{"schema": 1, "labels": {}, "pretraining": {}}', "not readable"),
         ("done.json", "{", "not readable"),
-        ("done.json", '{"schema": 99, "kind": "x", "id": "x"}', "not readable"),
     ],
 )
 def test_what_cannot_be_read_is_a_row_that_says_why(
@@ -345,8 +338,20 @@ def test_watch_ends_when_all_is_done(
 
 def test_it_reads_little_and_imports_nothing_heavy(layout: Layout) -> None:
     """About one file a run and two at most, and one a job: this keeps thousands of runs under a second."""
-    runs = large_folder(layout.root, 16)
-    jobs = len(list((layout.root / "jobs").iterdir()))
+    for seed in range(12):
+        run = tiny_run(seed=seed)
+        declare(layout, run)
+        claim(layout, run.id, released=seed % 3 == 0)
+        if seed % 3 == 0:
+            finish_pretraining(layout, run)
+        elif seed % 3 == 1:
+            progress(layout, run, 12)
+            checkpoint(layout, run, 10, seconds=5.0)
+        study = study_of(run, points=6)
+        declare(layout, study)
+        finish_study(layout, study) if seed % 6 == 0 else record_trial(layout, study, 3)
+        submit(layout, str(seed), run, ago_seconds=3600)
+    runs, jobs = 24, 12
     code = f"""
 import sys
 opened = []
