@@ -39,7 +39,6 @@ from neobert.runs.kinds import STAGES_OF_VARIANTS
 
 if TYPE_CHECKING:
     from ablations.launch.execute import Workspace
-    from ablations.launch.request import Selection
     from ablations.plan import VariantRow
 
 PROGRAM = "python ablations/run.py"
@@ -185,19 +184,18 @@ def _print_beside(lines: Sequence[str], *, as_json: bool) -> None:
 
 def _list(words: Sequence[str]) -> int:
     flags = _parse("list", words)
-    return guarded("run.py", lambda: _print_ladder(selection_from(flags), as_json=flags["json"]), flags["runs"])
 
+    def print_ladder_of_selection() -> int:
+        from ablations.launch.execute import open_workspace
+        from ablations.launch.listing import print_ladder
+        from ablations.launch.request import Place
 
-def _print_ladder(selection: "Selection", *, as_json: bool) -> int:
-    from ablations.launch.execute import open_workspace
-    from ablations.launch.listing import print_ladder
-    from ablations.launch.request import Place
+        rows, lines = _plan(open_workspace(selection_from(flags), Place(), dry_run=True))
+        print_ladder(rows, as_json=flags["json"])
+        _print_beside(lines, as_json=flags["json"])
+        return EXIT_DONE
 
-    workspace = open_workspace(selection, Place(), dry_run=True)
-    rows, lines = _plan(workspace)
-    print_ladder(rows, as_json=as_json)
-    _print_beside(lines, as_json=as_json)
-    return EXIT_DONE
+    return guarded("run.py", print_ladder_of_selection, flags["runs"])
 
 
 def _cancel(words: Sequence[str]) -> int:

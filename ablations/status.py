@@ -31,7 +31,7 @@ from neobert.command_line import guarded, number_above_0, parser_from
 from neobert.console import logs, output
 from neobert.errors import EXIT_DONE, name_first
 from neobert.runs.collected import RunFiles
-from neobert.runs.index import STATES, Cause, PartHolder, Row, State, age, causes_of, read_index
+from neobert.runs.index import STATES, Cause, Row, State, age, causes_of, read_index
 from neobert.runs.layout import Layout
 
 WATCH_SECONDS = 5.0
@@ -176,6 +176,8 @@ def _lines(rows: Sequence[Row], root: Path) -> list[str]:
 def _cells(row: Row) -> list[str]:
     """Return the columns of a run's line as text; what is unknown is empty."""
     workers = [worker for worker in row.workers if worker.is_live]
+    places = Counter(f"{each.host} job {each.job}" if each.job else each.host for each in workers)
+    owners = [f"{place} ×{count}" if count > 1 else place for place, count in places.items()]
     where = f"logs {', '.join(row.logs)}" if row.logs and row.state != "done" else ""
     cells = (
         row.state,
@@ -187,7 +189,7 @@ def _cells(row: Row) -> list[str]:
         None if row.tokens_per_second is None else f"{row.tokens_per_second:,.0f} tokens/s",
         None if row.gpu_hours is None else f"{row.gpu_hours:,.1f} GPU-hours",
         _result(row),
-        f"on {_owners(workers)}" if workers else None,
+        f"on {', '.join(owners)}" if owners else None,
         f"heartbeat {age(workers[0].heartbeat_seconds)} ago" if workers else None,
         "; ".join(filter(None, (row.note, where))),
     )
@@ -206,12 +208,6 @@ def _result(row: Row) -> str | None:
     if row.heldout_loss is not None:
         return f"held-out loss {row.heldout_loss:.3f}"
     return None if row.loss is None else f"loss {row.loss:.3f}"
-
-
-def _owners(workers: Sequence[PartHolder]) -> str:
-    """Return the hosts and jobs that work on a run, each once with its number of workers."""
-    places = [f"{worker.host} job {worker.job}" if worker.job else worker.host for worker in workers]
-    return ", ".join(f"{place} ×{count}" if count > 1 else place for place, count in Counter(places).items())
 
 
 def _cause_lines(cause: Cause) -> list[str]:

@@ -205,11 +205,18 @@ def _in_points(entry: Mapping[str, Any], columns: Sequence[str]) -> list[object]
 
 
 def _entries(workspace: "Workspace", studies: "Sequence[GlueStudy]") -> list[dict[str, Any]]:
+    """Return an entry for each trial, with state, score and error. Without a record of its own, a trial of a search has
+    what is known of the search at its point."""
+    from ablations.launch.outcomes import part_entry
     from neobert.identity import plain
 
-    trials = [pair for study in studies for pair in _trials(workspace, study)]
-    is_recorded = any(trial.is_done for trial, _ in trials)
-    best = _best(workspace, studies) if is_recorded else None
+    layout, trials = workspace.layout, list[tuple["Trial", dict[str, Any]]]()
+    for study in studies:
+        if study.search is None:
+            trials += [(trial, part_entry(layout, trial)) for trial in study.trials(layout)]
+        for each in study.search_trials(layout) if study.search is not None else ():
+            trials += [(trial, part_entry(layout, trial if trial.is_done else each)) for trial in each.trials]
+    best = _best(workspace, studies) if any(trial.is_done for trial, _ in trials) else None
     entries = []
     for trial, entry in trials:
         point, study = plain(trial.point), trial.study
@@ -217,21 +224,6 @@ def _entries(workspace: "Workspace", studies: "Sequence[GlueStudy]") -> list[dic
         named = {"task": study.task, "context": study.context, "seed": study.seed, **point, "trial": trial.id}
         entries.append({**named, **entry, "score": _rounded(entry["score"]), "best": best if is_best else None})
     return entries
-
-
-def _trials(workspace: "Workspace", study: "GlueStudy") -> "list[tuple[Trial, dict[str, Any]]]":
-    """Return the trials of a study with state, score and error. Without a record of its own, a trial of a search has
-    what is known of the search at its point."""
-    from ablations.launch.outcomes import part_entry
-
-    layout = workspace.layout
-    if study.search is None:
-        return [(trial, part_entry(layout, trial)) for trial in study.trials(layout)]
-    return [
-        (trial, part_entry(layout, trial if trial.is_done else each))
-        for each in study.search_trials(layout)
-        for trial in each.trials
-    ]
 
 
 def _best(workspace: "Workspace", studies: "Sequence[GlueStudy]") -> dict[str, Any] | None:

@@ -1,7 +1,7 @@
 """Sweeps over peak rates: one work for each variant, and its outcome."""
 
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any
@@ -15,12 +15,10 @@ from ablations.variant import Variant
 from neobert.console import logs, output, table
 from neobert.data.sources import Source
 from neobert.errors import EXIT_DONE, EXIT_RUN_FAILED
-from neobert.execution import Execution
 from neobert.kinds.rates import RateRule, RateSweep, RateTrial, mean_loss
 from neobert.rates import rate_text
 from neobert.runs.index import Index
-from neobert.runs.layout import Layout
-from neobert.runs.run_file import SourceSpecification, write_run_file
+from neobert.runs.kinds import Run
 from sweeps.studies import open_storage
 
 POINT_COLUMNS = ("variant", "rate", "seed", "run", "state", "loss")
@@ -42,44 +40,17 @@ class RateRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class SweepRow(VariantRow):
-    """The row of a sweep. `trained` is the variant's own run, whose labels the sweep has too."""
+    """The row of a sweep over the rates of one variant, which the user calls `called`. `trained` is the variant's own
+    run, whose labels the sweep has too."""
 
+    workspace: Workspace
+    most: int
+    called: str
     sweep: RateSweep
     trained: PlannedRun
 
-    def labels(self, planned: PlannedRun, source: Source) -> dict[str, Any]:
-        """Return the labels of the variant's own run, and its name, from which workers name the others."""
-        return super().labels(self.trained, source) | {"base": self.name}
-
-    def write(
-        self,
-        layout: Layout,
-        source: Source,
-        specification: SourceSpecification,
-        execution: Execution,
-        kept: Collection[str] = (),
-    ) -> None:
-        """Write the run.json of the sweep and of the variant itself, from which jobs prepare the corpus."""
-        super().write(layout, source, specification, execution, kept)
-        labels = super().labels(self.trained, source)
-        for run in self.stages:
-            write_run_file(layout, run, specification, execution, labels, kept)
-
-
-# Plans
-
-
-@dataclass
-class VariantSweep:
-    """The sweep of one variant; `name` is what the user calls it."""
-
-    workspace: Workspace
-    request: RateRequest
-    name: str
-    row: SweepRow
-
     @classmethod
-    def of(cls, workspace: Workspace, request: RateRequest, variant: Variant) -> "VariantSweep":
+    def of(cls, workspace: Workspace, request: RateRequest, variant: Variant) -> "SweepRow":
         """Plan the sweep of a variant."""
         layout, seeds = workspace.layout, request.seeds
         (own,) = plan(
@@ -89,14 +60,16 @@ class VariantSweep:
         grid = [rates.grid_rate(own.ladder, own.variant, own.scale, request.factor, step) for step in steps]
         sweep = RateSweep(stages=own.stages, seeds=seeds, by=RateRule(rates=tuple(grid), width=request.width))
         state = Index(layout).progress(sweep).state
-        planned = (PlannedRun(sweep, layout.root / sweep.folder, state),)
         shared = {each.name: vars(own)[each.name] for each in fields(VariantRow)}
-        row = SweepRow(**{**shared, "planned": planned}, sweep=sweep, trained=own.planned[-1])
-        return cls(workspace, request, variant.name, row)
+        shared["planned"] = (PlannedRun(sweep, layout.root / sweep.folder, state),)
+        its = {"workspace": workspace, "most": request.most, "called": variant.name}
+        return cls(**shared, **its, sweep=sweep, trained=own.planned[-1])
 
-    @property
-    def sweep(self) -> RateSweep:
-        return self.row.sweep
+    def run_files(self, source: Source) -> list[tuple[Run, dict[str, Any]]]:
+        """Return the sweep, with the name from which workers name its runs, and the variant itself, from which jobs
+        prepare the corpus; both have the labels of the variant's own run."""
+        labels = self.labels(self.trained, source)
+        return [(self.sweep, labels | {"base": self.name}), *((run, labels) for run in self.stages)]
 
     @property
     def trials(self) -> tuple[RateTrial, ...]:
@@ -126,11 +99,11 @@ class VariantSweep:
 
     def entry(self) -> dict[str, Any]:
         """Return the entry of the variant for --json; losses are in nats per token."""
-        shared = self.row.recipe.pretraining.optimization.peak_learning_rate
+        shared = self.recipe.pretraining.optimization.peak_learning_rate
         best, reason = self._vertex()
         at_own = mean_loss(self.sweep.trials_at(self.workspace.layout, self.sweep.own))
         return {
-            "variant": self.name,
+            "variant": self.called,
             "scale": self.workspace.scale,
             "shared_rate": shared,
             "shared_loss": at_own,
@@ -144,7 +117,7 @@ class VariantSweep:
         planned = [PlannedRun(run, trial.record.parent, index.progress(run).state) for run in trial.runs]
         return {
             "rate": trial.rate,
-            "variant": self.sweep.name_at(self.row.name, trial.rate),
+            "variant": self.sweep.name_at(self.name, trial.rate),
             "seed": trial.seed,
             "run": trial.id,
             "state": state_of_all(planned),
@@ -162,8 +135,8 @@ class VariantSweep:
             return None, "no rate trained"
         if optimum is None:
             best = min(curve.means, key=lambda rate: curve.means[rate])
-            return None, f"the best rate, {rate_text(best)}, is the last that --most {self.request.most} allows"
-        name = best_variant(self.row.ladder, self.row.variant, optimum, self.workspace.scale).name
+            return None, f"the best rate, {rate_text(best)}, is the last that --most {self.most} allows"
+        name = best_variant(self.ladder, self.variant, optimum, self.workspace.scale).name
         numbers = {"rate": optimum.rate, "exact": optimum.exact, "loss": optimum.loss, "fitted": optimum.fitted}
         return {**numbers, "train_as": name}, optimum.reason
 
@@ -171,7 +144,7 @@ class VariantSweep:
 # The command
 
 
-def sweep(workspace: Workspace, request: RateRequest, sweeps: Sequence[VariantSweep]) -> int:
+def sweep(workspace: Workspace, request: RateRequest, sweeps: Sequence[SweepRow]) -> int:
     """Run or submit what is open of the sweeps, whose workers add the next points; return the exit code."""
     layout, show = workspace.layout, partial(_print_outcome, workspace, sweeps)
     if workspace.dry_run:
@@ -180,7 +153,7 @@ def sweep(workspace: Workspace, request: RateRequest, sweeps: Sequence[VariantSw
     works = [each.sweep for each in sweeps]
     retry_failed(layout, works, retry=request.retry_failed)
     opened: Callable[[], dict[str, str]] = partial(open_storage, workspace, request.storage, works)
-    if waiting := [each.row for each in sweeps if each.is_open]:
+    if waiting := [each for each in sweeps if each.is_open]:
         # decided once: a controller may be too busy with these jobs to answer again
         workspace = replace(workspace, place=workspace.place.decided())
         code = run_or_submit(workspace, waiting, lambda: None, leave_failed=True, environment=opened)
@@ -196,7 +169,7 @@ def sweep(workspace: Workspace, request: RateRequest, sweeps: Sequence[VariantSw
     return EXIT_RUN_FAILED if any(trial.has_failed for each in sweeps for trial in each.trials) else EXIT_DONE
 
 
-def _print_outcome(workspace: Workspace, sweeps: Sequence[VariantSweep]) -> None:
+def _print_outcome(workspace: Workspace, sweeps: Sequence[SweepRow]) -> None:
     """Print every point with its state and loss, then the best rate of each variant."""
     entries = [each.entry() for each in sweeps]
     if workspace.as_json:

@@ -6,7 +6,7 @@ documents' lengths). No fine-tuning trial ends early, and every contrastive text
 evaluations are not counted.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
@@ -57,16 +57,15 @@ def sum_costs(costs: Iterable[Cost]) -> Cost:
     listed = list(costs)
     return Cost(
         max((cost.memory_gb for cost in listed if cost.memory_gb is not None), default=None),
-        _sum_known(cost.gpu_hours for cost in listed),
+        _sum_known([cost.gpu_hours for cost in listed]),
         sum(cost.disk_gb for cost in listed),
         tuple(dict.fromkeys(name for cost in listed for name in cost.uncounted)),
     )
 
 
-def _sum_known(values: Iterable[float | None]) -> float | None:
+def _sum_known(values: Collection[float | None]) -> float | None:
     """Return the sum; None if one value is None."""
-    known = list(values)
-    return None if None in known else sum((value for value in known if value is not None), 0.0)
+    return None if None in values else sum((value for value in values if value is not None), 0.0)
 
 
 STATED_UTILIZATION = 0.38

@@ -1,14 +1,13 @@
 """Data that cannot be read or scored are refused in one sentence when they are planned, before anything is written."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ablations import run
-from neobert.data.sources import DirectorySource
 from neobert.data.tokenizers import train_wordpiece
 from neobert.errors import EXIT_DONE, EXIT_REFUSED
 from tests.support.small_corpora import texts, with_ids, write_table
@@ -40,43 +39,17 @@ def refused(arguments: Sequence[str], runs: Path, capsys: pytest.CaptureFixture[
     return sentence
 
 
-def write_tokenizer(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
-    trained = with_ids(train_wordpiece(texts(100), 330), lambda number: number)
-    content = json.loads(trained.content)
-    change(content)
-    path = folder / "tokenizers/bert-base-uncased/tokenizer.json"
-    path.parent.mkdir(parents=True)
-    path.write_text(json.dumps(content))
-
-
 def test_an_id_beyond_the_rows_of_the_embedding_is_refused_however_few_tokens_there_are(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def leave_a_gap(content: dict[str, Any]) -> None:
-        vocabulary = content["model"]["vocab"]
-        vocabulary[max(vocabulary, key=vocabulary.get)] = 40_000
-
-    write_tokenizer(data, leave_a_gap)
+    content = json.loads(with_ids(train_wordpiece(texts(100), 330), lambda number: number).content)
+    vocabulary = content["model"]["vocab"]
+    vocabulary[max(vocabulary, key=vocabulary.get)] = 40_000
+    path = data / "tokenizers/bert-base-uncased/tokenizer.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps(content))
     said = refused([*FLAGS, "--data", str(data), "--stages", "pretrain"], tmp_path / "runs", capsys)
     assert "tokenizer.json has ids up to 40000 but the recipe's model.vocabulary_size is 30522" in said
-
-
-def test_tokens_read_otherwise_than_their_file_says_have_an_origin_of_their_own(data: Path, tmp_path: Path) -> None:
-    """So that they are never taken for tokens that were prepared when "[MASK]" was read from text."""
-
-    def unflag(content: dict[str, Any]) -> None:
-        for token in content["added_tokens"]:
-            token["special"] = False
-
-    write_tokenizer(data, unflag)
-    source = DirectorySource(data)
-    tokenizer = source.tokenizer("wordpiece", 30_522, tmp_path)
-    (ids,) = tokenizer.encode(["the [MASK] cat [SEP] [CLS] [PAD]"])
-    assert not {tokenizer.ids.mask, tokenizer.ids.sep, tokenizer.ids.cls, tokenizer.ids.pad} & set(ids)
-    assert source.tokenizer_origin("wordpiece", 30_522).endswith(" without special tokens in text")
-    sound = tmp_path / "sound"
-    write_tokenizer(sound, lambda content: None)
-    assert DirectorySource(sound).tokenizer_origin("wordpiece", 30_522).count(" ") == 0
 
 
 @pytest.mark.parametrize(

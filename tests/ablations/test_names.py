@@ -4,7 +4,7 @@ import math
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ablations import ladder, ladders
@@ -35,6 +35,7 @@ RATES = st.integers(10, 99).flatmap(lambda digits: st.integers(-6, 1).map(lambda
 # Numbers
 
 
+@settings(max_examples=20)
 @given(rate=RATES, thousandths=st.integers(1, 999))
 def test_a_number_is_the_same_in_a_name_and_out_of_it(rate: float, thousandths: int) -> None:
     own = rounded(rate)
@@ -48,28 +49,25 @@ def test_a_number_is_the_same_in_a_name_and_out_of_it(rate: float, thousandths: 
     assert variant.recipe.pretraining.stages[0].steps == 1000 * thousandths
 
 
-@given(field=st.sampled_from(FIELDS), value=st.integers(1, 999).map(lambda thousandths: thousandths / 1000))
-def test_a_number_of_the_optimizer_is_the_same_in_a_name_and_out_of_it(field: str, value: float) -> None:
-    text = rate_text(value) if field == "peak_learning_rate" else f"{value:g}"
-    variant = named(papers(), f"M4@{field}-{text}")
-    assert variant is not None and variant.parent is ladder.M4
-    assert vars(variant.recipe.pretraining.optimization)[field] == float(text)
+def test_every_number_of_the_optimizer_can_be_in_a_name() -> None:
+    for field in FIELDS:
+        text = "4e-1" if field == "peak_learning_rate" else "0.4"
+        variant = named(papers(), f"M4@{field}-{text}")
+        assert variant is not None and variant.parent is ladder.M4
+        assert vars(variant.recipe.pretraining.optimization)[field] == 0.4
 
 
 @pytest.mark.parametrize(
     ("name", "said"),
     [
         ("M4@rate0.001", "names no value of rate: write one or two digits and a power of ten, as @rate2.8e-3"),
-        ("M4@rate2.85e-3", "names no value of rate"),
         ("M4@rate1e999", "names no value of rate"),
         ("M4@steps1.5", "names no value of steps: write a share between 0 and 1 in up to three digits"),
-        ("M4@steps0.0005", "names no value of steps"),
         ("M4@beta2-0.950", "names no value of beta2: write up to six digits"),
         ("M4@beta2-2", "beta2: Input should be less than 1"),
         ("M4@beta9-1", "names no number of the optimizer: did you mean 'beta2' or 'beta1'"),
         ("M4@lr1e-3", "for another peak learning rate write M4@rate1e-3"),
         ("M4@rate4e-3@steps0.5", "name each number once, @steps first and @rate last"),
-        ("M4@steps0.5@steps0.5", "name each number once"),
         ("M4@rate", "there is no variant 'M4@rate'"),
         ("M99@rate4e-3", "there is no variant 'M99@rate4e-3'"),
     ],

@@ -13,9 +13,7 @@ from ablations import loading, prefetch
 from ablations import run as run_command
 from ablations.launch.checks import requirements
 from ablations.loading import papers
-from ablations.names import chosen_variants
 from ablations.paper_models import folder_or_repository, paper_models
-from ablations.plan import plan
 from neobert.data import download
 from neobert.data.catalog import REFINEDWEB
 from neobert.data.mteb_tasks import members_of
@@ -25,6 +23,7 @@ from neobert.runs.claims import acquire
 from neobert.runs.layout import Layout
 from reports.figures import published
 from tests.ablations.hub_stand_in import LLAMA, WEB, StandIn, StandInRepository, manifest, run
+from tests.ablations.plans import rows_of
 from tests.support.published_layouts import save_nomic, save_remote
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -59,24 +58,17 @@ def test_a_corpus_is_capped_to_whole_files_and_its_part_has_an_identity_of_its_o
     assert DirectorySource(folder).corpus_origin("web") == whole
 
 
-def test_a_plan_is_printed_before_anything_is_written(
-    hub: StandIn, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(tmp_path / "data", "--dry-run", "--json") == 0
-    rows = {row["item"]: row for row in json.loads(capsys.readouterr().out)}
-    assert rows["corpus web"]["files"] == 3 and rows["corpus web"]["revisions"] == ["a" * 40]
-    assert rows["corpus web"]["missing_bytes"] == rows["corpus web"]["bytes"] > 0
-    assert not (tmp_path / "data").exists() and not hub.fetched
-
-
 def test_a_disk_with_too_little_room_is_refused_before_the_first_byte(
     hub: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(download.shutil, "disk_usage", lambda _: usage._replace(free=1000))
-    for flags in ((), ("--dry-run",)):
+    for flags in ((), ("--dry-run", "--json")):
         assert run(tmp_path / "data", *flags) == 2
-        assert "cap each corpus with --most-bytes" in capsys.readouterr().err
+        said = capsys.readouterr()
+        assert "cap each corpus with --most-bytes" in said.err
+    web = next(row for row in json.loads(said.out) if row["item"] == "corpus web")
+    assert web["files"] == 3 and web["revisions"] == ["a" * 40] and web["missing_bytes"] == web["bytes"] > 0
     assert not hub.fetched
 
 
@@ -132,23 +124,16 @@ def test_a_checked_folder_closes_the_plan_without_a_network(
     monkeypatch.setattr(socket, "socket", None)
     assert run(folder, "--check") == 0
     assert "complete: 12 items" in capsys.readouterr().out
-    rows = plan(
-        papers(), chosen_variants(papers(), ["all"]), [0], "smoke", DirectorySource(folder), Layout(tmp_path / "runs")
-    )
+    rows = rows_of(tmp_path / "runs", "all", source=DirectorySource(folder))
     assert len(rows) == len(papers().steps) and not any(row.skipped for row in rows)
     (folder / "corpora/wikibook/bookcorpus--bookcorpus/plain_text/train/0000.parquet").unlink()
     assert run(folder, "--check") == 3
     assert "missing: corpus wikibook: corpus wikibook lacks 1 of the 2 files" in capsys.readouterr().out
-
-
-def test_the_check_reads_every_byte(hub: StandIn, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = tmp_path / "data"
-    assert run(folder) == 0
     path = folder / "corpora/web/tiiuae--falcon-refinedweb/data/train-00000-of-00003-abc.parquet"
     whole = path.read_bytes()
     path.write_bytes(whole[:4] + bytes([whole[4] ^ 1]) + whole[5:])
     assert run(folder, "--check") == 3
-    assert "has other bytes than tiiuae/falcon-refinedweb" in capsys.readouterr().out
+    assert "has other bytes than tiiuae/falcon-refinedweb" in capsys.readouterr().out, "it reads every byte"
     path.write_bytes(whole[:-1])
     assert run(folder, "--check") == 3
     assert f"is not there with its {len(whole)} bytes" in capsys.readouterr().out
@@ -225,9 +210,8 @@ def test_every_baseline_of_the_paper_is_declared() -> None:
 
 
 def test_a_ladder_needs_no_tasks_but_its_own_ones_of_glue(tmp_path: Path) -> None:
-    """Its flag in the commands that are named to users is one word of a shell, whatever the file is called."""
     path = tmp_path / "my ladder's.py"
     path.write_text('from ablations.ladder import M0\nTASKS = ["cola", "rte"]\n')
     own = loading.load(str(path))
-    assert shlex.split(own.flag) == ["--ladder", str(path)]
+    assert shlex.split(own.flag) == ["--ladder", str(path)], "one word of a shell, whatever the file is called"
     assert requirements(own, [own.root], "smoke", ["glue"]).tasks == ("rte", "cola")

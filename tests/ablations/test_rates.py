@@ -12,14 +12,7 @@ from ablations import ladder
 from ablations.ladders import SCALES
 from ablations.loading import papers
 from ablations.names import at_rate, at_scale
-from ablations.rates import (
-    PILOT_SEEDS,
-    Optimum,
-    RateCurve,
-    best_variant,
-    grid_rate,
-    shared_rate,
-)
+from ablations.rates import PILOT_SEEDS, Optimum, RateCurve, best_variant, grid_rate, shared_rate
 from ablations.scales import Scale
 from ablations.scaling import scaled_variant
 from neobert.kinds.rates import RateRule, RateSweep
@@ -29,11 +22,7 @@ from tests.ablations.plans import SYNTHETIC, rows_of
 # The grid
 
 
-def test_a_grid_is_even_in_the_logarithm_up_to_two_digits() -> None:
-    rates = [grid_rate(papers(), ladder.M4, "study", 2, step) for step in range(-4, 7)]
-    assert rates == [1.3e-4, 2.5e-4, 5e-4, 1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2, 3.2e-2, 6.4e-2, 0.13]
-
-
+@settings(max_examples=20)
 @given(factor=st.floats(1.2, 10), step=st.integers(-8, 8), scale=st.sampled_from(SCALES))
 @example(factor=20, step=-1, scale="study")
 @example(factor=6, step=1, scale="paper")
@@ -101,14 +90,12 @@ def test_what_failed_is_a_point_without_a_loss() -> None:
 
 
 def test_no_parabola_skips_over_a_neighbour_that_failed() -> None:
-    """The vertex would lie almost at the rate that failed. A rate that is only unfinished changes nothing."""
+    """The vertex would lie almost at the rate that failed."""
     by_rate = {5e-4: 3.05, 2e-3: 3.01, 4e-3: 3.40}
     losses = {rate: {1000: loss, 1001: loss} for rate, loss in by_rate.items()} | {1e-3: {1000: 3.0}}
     found = RateCurve(losses, {1e-3: {1001: "the loss is nan"}}).optimum()
     assert found is not None and (found.rate, found.fitted) == (2e-3, ())
     assert found.reason == "the next rate, 1e-3, failed"
-    unfinished = RateCurve({**losses, 8e-3: {1001: 4.0}}, {}).optimum()
-    assert unfinished is not None and unfinished.fitted == (5e-4, 2e-3, 4e-3)
 
 
 def test_a_parabola_goes_through_no_jump_of_the_loss() -> None:

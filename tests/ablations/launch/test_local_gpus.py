@@ -20,8 +20,6 @@ from ablations.launch.execute import plan_locally
 from neobert import processes
 from neobert.execution import Execution
 from neobert.processes import visible_gpus
-from sweeps import glue_grid
-from tests.support.external_models import bert, save, seeded
 
 Started = list[tuple[str | None, tuple[str, ...]]]
 """Of each worker the GPUs that it sees, and the kinds of its units."""
@@ -91,21 +89,6 @@ def test_only_trials_share_a_gpu_and_only_if_asked_to(
     assert execution["engine"] == ("zero2" if "zero2" in flags else "ddp")
 
 
-@pytest.mark.usefixtures("toy_scale")
-def test_a_grid_of_a_trained_variant_shares_a_gpu_and_one_of_another_model_does_not(
-    gpus: dict[str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The memory of a variant's trials is known, also where nothing is left to pre-train."""
-    flags = ["--task", "rte", "--cluster", "here", "--runs", str(tmp_path)]
-    assert run.main(["--variant", "M0", "--stages", "pretrain", *flags[2:]]) == 0
-    gpus["count"], begun = 1, list[int]()
-    monkeypatch.setattr(processes, "work_here", lambda *_, environments, **__: begun.append(len(environments)) or 0)
-    assert glue_grid.main(["--variant", "M0", "--workers", "3", *flags]) == 0 and begun == [3]
-    model = save(seeded(bert), tmp_path / "model")
-    assert glue_grid.main(["--model", str(model), "--workers", "3", *flags]) == 2
-    assert "which only trials of fine-tuning a variant share: take 1 or fewer" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("codes", "ended", "phases"), [((1, 0), 1, 2), ((75,), 75, 1)], ids=["pre-training failed", "interrupted"]
 )
@@ -157,14 +140,6 @@ def test_what_this_machine_cannot_do_is_refused(
         said = capsys.readouterr().err
         assert sentence in said and said.count("\n") == 1
     assert not started and not (tmp_path / "runs").exists()
-
-
-def test_inside_a_job_flags_for_slurm_are_left_to_whoever_submitted_it(
-    gpus: dict[str, int], started: Started, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SLURM_JOB_ID", "7")
-    gpus["count"] = 1
-    assert run.main(["--variant", "M0", "--partition", "gpu", "--runs", str(tmp_path)]) == 0 and len(started) == 1
 
 
 @pytest.mark.usefixtures("toy_scale")
