@@ -62,8 +62,14 @@ class SweepRow(VariantRow):
         state = Index(layout).progress(sweep).state
         shared = {each.name: vars(own)[each.name] for each in fields(VariantRow)}
         shared["planned"] = (PlannedRun(sweep, layout.root / sweep.folder, state),)
-        its = {"workspace": workspace, "most": request.most, "called": variant.name}
-        return cls(**shared, **its, sweep=sweep, trained=own.planned[-1])
+        return cls(
+            **shared,
+            workspace=workspace,
+            most=request.most,
+            called=variant.name,
+            sweep=sweep,
+            trained=own.planned[-1],
+        )
 
     def run_files(self, source: Source) -> list[tuple[Run, dict[str, Any]]]:
         """Return the sweep, with the name from which workers name its runs, and the variant itself, from which jobs
