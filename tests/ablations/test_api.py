@@ -22,7 +22,7 @@ from tests.ablations.toy_scale import toy
 def toy_scale_here() -> Iterator[None]:
     """More steps, one point of the grid, and one evaluation."""
     grid = {"batch_sizes": {32: 32}, "learning_rates": {2e-5: 1e-3}, "weight_decays": {1e-2: 1e-2}}
-    with toy(steps={1_000_000: 100, 50_000: 10}, grid=grid):
+    with toy(steps={1_000_000: 200, 50_000: 10}, grid=grid):
         yield
 
 
@@ -33,7 +33,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def trained(folder: Path) -> TrainedVariant:
-    return ablations.train("M9@steps0.2", runs=folder)
+    return ablations.train("M9@steps0.1", runs=folder)
 
 
 def test_a_run_made_from_python_is_that_of_the_command(
@@ -41,10 +41,10 @@ def test_a_run_made_from_python_is_that_of_the_command(
 ) -> None:
     """Both stages have the ids that the command plans, and it finds nothing left to do."""
     assert (
-        run.main(["--variant", "M9@steps0.2", "--stages", "pretrain", "--runs", str(folder), "--list", "--json"]) == 0
+        run.main(["--variant", "M9@steps0.1", "--stages", "pretrain", "--runs", str(folder), "--list", "--json"]) == 0
     )
     (entry,) = json.loads(capsys.readouterr().out)
-    assert (entry["pretraining_id"], entry["state"], trained.name) == (trained.id, "done", "M9@steps0.2")
+    assert (entry["pretraining_id"], entry["state"], trained.name) == (trained.id, "done", "M9@steps0.1")
     assert status.main(["--runs", str(folder), "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
     assert {row["id"]: row["state"] for row in rows} == {stage.id: "done" for stage in trained.stages}
@@ -59,18 +59,18 @@ def test_a_run_made_by_the_command_is_found(
         assert run.main(flags) == 0
         monkeypatch.setattr(execute.processes, "work_here", lambda *_, **__: pytest.fail("it is done"))
         assert ablations.train("M1", runs=folder).metrics.step.tolist() == list(range(1, 9))
-    assert ablations.train("M9@steps0.2", runs=folder).loss == trained.loss
+    assert ablations.train("M9@steps0.1", runs=folder).loss == trained.loss
 
 
 def test_loss_and_metrics_are_those_of_the_run(trained: TrainedVariant, folder: Path) -> None:
     metrics = trained.metrics
-    assert metrics[["stage", "step"]].to_numpy().tolist() == [[1, step] for step in range(1, 21)] + [[2, 1], [2, 2]]
+    assert metrics[["stage", "step"]].to_numpy().tolist() == [[1, step] for step in range(1, 21)] + [[2, 1]]
     assert metrics.loss.notna().all()
     assert trained.loss == metrics.heldout_loss.iloc[-1]
     assert f"{trained.loss:.3f}" in repr(trained)
     records = ablations.load_records(folder)
     of_run = records.set_index("id").loc[trained.id]
-    assert of_run.variants == ["M9@steps0.2"] and of_run["scores.heldout_loss.web"] == trained.loss
+    assert of_run.variants == ["M9@steps0.1"] and of_run["scores.heldout_loss.web"] == trained.loss
 
 
 def test_evaluations_have_a_row_a_point(trained: TrainedVariant) -> None:
@@ -92,7 +92,7 @@ def test_a_built_model_has_the_initial_weights_of_the_run(trained: TrainedVarian
 
 def test_a_tracker_follows_a_run(folder: Path) -> None:
     pytest.importorskip("tensorboard")
-    tracked = ablations.train("M1@steps0.1", runs=folder, track="tensorboard")
+    tracked = ablations.train("M1@steps0.05", runs=folder, track="tensorboard")
     assert list((folder / "tracking" / "tensorboard" / tracked.id).glob("events*"))
 
 
@@ -128,4 +128,4 @@ def test_a_run_that_fails_says_why(folder: Path, monkeypatch: pytest.MonkeyPatch
     wild = replace(scales.RULES["smoke"], peak_learning_rates={1e-4: 1e30})
     monkeypatch.setitem(scales.RULES, "smoke", wild)  # type: ignore[arg-type]
     with pytest.raises(RunFailed, match=r"pretraining stage 1 .*: RunFailed: step 2: the loss is nan"):
-        ablations.train("M1@steps0.1", runs=folder)
+        ablations.train("M1@steps0.05", runs=folder)
