@@ -7,7 +7,7 @@ functions that need them.
 
 import argparse
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -23,7 +23,7 @@ from ablations.scales import Scale
 from ablations.variant import Variant
 from neobert.command_line import count
 from neobert.command_line import seed as seed_flag
-from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_REFUSED, MissingData, RunFailed, did_you_mean
+from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_REFUSED, DamagedFile, MissingData, RunFailed, did_you_mean
 from neobert.export.publishing import Target, export
 from neobert.files import read_lines
 from neobert.identity import plain
@@ -32,12 +32,17 @@ from neobert.kinds.pretraining import PretrainingRun
 from neobert.runs.collected import RunFiles
 from neobert.runs.index import Index
 from neobert.runs.kinds import read_records
+from neobert.runs.layout import Layout
 from neobert.runs.records import read_record
+from neobert.runs.run_file import RunFile, read_run_file
 from neobert.runs.tracking import TRACKERS, TrackerName
+from neobert.search.space import SamplerName
 
 if TYPE_CHECKING:
     import pandas as pd
     from torch import nn
+
+    from neobert.search.memory import Study
 
 LISTED_FIRST = ("kind", "id", "state", "variants", "scale", "data", "seed")
 
@@ -139,6 +144,67 @@ def load_records(runs: str | Path = "runs") -> "pd.DataFrame":
     frame = pd.json_normalize([{**record.pop("labels", {}), **record} for record in records])
     first = [name for name in LISTED_FIRST if name in frame]
     return frame[[*first, *(name for name in sorted(frame.columns) if name not in first)]]
+
+
+def study(
+    variant: str,
+    task: str,
+    scale: Scale | None = None,
+    *,
+    seed: int | None = None,
+    sampler: SamplerName | None = None,
+    study_id: str | None = None,
+    runs: str | Path = "runs",
+) -> "Study":
+    """Return the study of a task on a variant or external model as a study of Optuna in memory.
+
+    It is made from the records in a folder of runs, collected or not, and changing it changes no file. Scale, seed,
+    sampler ("grid" for a grid) and id only choose among several studies; None means any.
+
+    Raises:
+        MissingData: the folder or such a study is not there.
+        ValueError: there are several.
+        DamagedFile: a file of the study is damaged.
+    """
+    from neobert.search.memory import study_in_memory
+
+    root = Path(runs)
+    if not root.is_dir():
+        raise MissingData(f"there is no folder of runs at {root}: train something, or name another folder")
+    files = RunFiles(root)
+    wanted = {"scale": scale, "seed": seed, "sampler": sampler, "id": study_id}
+    found = []
+    for run_file in _run_files_of(files, task):
+        own = run_file.specification(GlueStudy)
+        facts = {"scale": run_file.labels.get("scale"), "seed": own.seed, "sampler": _sampler_of(own), "id": own.id}
+        is_named = variant == run_file.labels.get("model") or variant in run_file.labels.get("variants", ())
+        if is_named and all(value in (None, facts[name]) for name, value in wanted.items()):
+            found.append((run_file, facts))
+    given = ", ".join(f"{name} {value}" for name, value in wanted.items() if value is not None)
+    what = f"{task} on {variant}" + (f" with {given}" if given else "")
+    if not found:
+        raise MissingData(f"there is no study of {what} in {root}: run sweeps/glue_grid.py, or name another folder")
+    if len(found) > 1:
+        listed = "; ".join(" ".join(f"{name} {value}" for name, value in facts.items()) for _, facts in found)
+        raise ValueError(
+            f"there are {len(found)} studies of {what}: choose one by its scale, seed, sampler or id ({listed})"
+        )
+    ((run_file, _),) = found
+    return study_in_memory(Layout(files.root), run_file.specification(GlueStudy), run_file)
+
+
+def _run_files_of(files: RunFiles, task: str) -> Iterator[RunFile]:
+    """Yield the run files of a task's studies; of unreadable ones there is a warning."""
+    for path in files.files("glue/*/studies/*/run.json"):
+        if path.parent.parent.parent.name == task:
+            try:
+                yield read_run_file(path.parent)
+            except (DamagedFile, MissingData) as error:
+                warnings.warn(str(error), stacklevel=3)
+
+
+def _sampler_of(study: GlueStudy) -> SamplerName:
+    return "grid" if study.search is None else study.search.sampler
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from neobert.glue.tasks import Task
     from neobert.recipe import Grid
     from neobert.runs.layout import Layout
+    from neobert.search.space import Space
 
 SCALES = ("smoke", "study", "proxy", "as-written", "paper")
 """The scales that every ladder has."""
@@ -35,9 +36,9 @@ class Ladder:
     is the variant that designs refer to: `root` and `full_variant` follow from its lineage, so that a variant beside
     that lineage changes no design. `scales` are added to the common ones, and `scale` is the default. External models
     are measured with the recipe of `root`, and sweeps pre-train it if nothing is trained yet. `corpora` are its own:
-    (folder, text column) by name. `tasks` are what it fine-tunes on, by name. `published` is the folder of CSV files
-    with the paper's numbers, `printed_as` the names of variants in them; a user's own ladder has neither. `code` is the
-    content of its file.
+    (folder, text column) by name. `tasks` are what it fine-tunes on, by name. `spaces` are what searches of GLUE may
+    try, by name. `published` is the folder of CSV files with the paper's numbers, `printed_as` the names of variants in
+    them; a user's own ladder has neither. `code` is the content of its file.
     """
 
     given: str
@@ -48,6 +49,7 @@ class Ladder:
     scale: str
     corpora: Mapping[str, tuple[str, str]]
     tasks: "Mapping[str, Task]"
+    spaces: "Mapping[str, Space]"
     code: bytes = b""
     published: Path | None = None
     printed_as: Mapping[str, str] = field(default_factory=dict)

@@ -29,6 +29,7 @@ from neobert.glue.tasks import TASKS, Task
 from neobert.model.size import has_own_parts, parameter_count
 from neobert.own_code import is_own
 from neobert.recipe import Pretraining
+from neobert.search.space import Space
 from neobert.training.schedule import SHARES_LEFT
 
 DEFAULT_SCALE = "smoke"
@@ -50,6 +51,7 @@ class Settings(BaseModel):
     SCALES: dict[str, InstanceOf[Rules]] = {}
     TASKS: Sequence[InstanceOf[Task] | str] = tuple(TASKS)
     CORPORA: dict[str, FolderOfTexts] = {}
+    GRIDS: dict[str, dict[str, Any]] = {}
 
     @classmethod
     def of(cls, module: ModuleType, given: str) -> Self:
@@ -68,7 +70,7 @@ class Settings(BaseModel):
 
 RETIRED_SETTINGS = (
     *("FACTORS", "READOUTS", "SCALE", "SAMPLE", "TRANSFER_TASK", "TRANSFERRED_TASKS"),
-    *("END", "PUBLISHED", "PUBLISHED_AS", "PRINTED_AS", "GRIDS"),
+    *("END", "PUBLISHED", "PUBLISHED_AS", "PRINTED_AS"),
 )
 
 
@@ -149,6 +151,7 @@ def _collected(module: ModuleType, given: str, code: bytes = b"") -> Ladder:
         scale=next(iter(settings.SCALES), OWN_DEFAULT_SCALE if given else DEFAULT_SCALE),
         corpora=corpora,
         tasks=_tasks_of(settings.TASKS, folder),
+        spaces=_spaces_of(settings.GRIDS),
         code=code,
     )
 
@@ -216,6 +219,17 @@ def _refuse_wrong_starts(tasks: Mapping[str, Task]) -> None:
 def glue_task(name: str) -> Task:
     """Return a task of GLUE, which starts as in the paper."""
     return TASKS[name].model_copy(update={"starts_from": papers_ladder.STARTS_FROM.get(name)})
+
+
+def _spaces_of(declared: Mapping[str, Mapping[str, Any]]) -> dict[str, Space]:
+    """Return the spaces of searches that a ladder declares by distributions of Optuna."""
+    if not declared:
+        return {}
+    from neobert.search.samplers import space_of  # imports optuna
+
+    if taken := [name for name in ("limited", "extended") if name in declared]:
+        raise ValueError(f"GRIDS has {taken[0]!r}, the name of a grid that every ladder has: choose another")
+    return {name: space_of(axes) for name, axes in declared.items()}
 
 
 # Proving

@@ -68,12 +68,18 @@ def _text_of(field: str, value: float) -> str:
     return text if field != "steps" or SHARE.fullmatch(text) else ""
 
 
-def _with_numbers(ladder: Ladder, name: str) -> Variant | None:
-    """Return the variant of a name with numbers; None if the name has none, or there is no such variant."""
+def split_numbers(ladder: Ladder, name: str) -> tuple[str, list[tuple[str, str]]]:
+    """Return the name of the variant that a name sets numbers of, and these: fields with their values as text."""
     base, numbers = name, list[tuple[str, str]]()
     while base not in ladder.variants and (found := SETTING.fullmatch(base)):
         base, field = found["base"], found["field"]
         numbers.insert(0, ("rate" if field == RATE else field, found["value"]))
+    return base, numbers
+
+
+def _with_numbers(ladder: Ladder, name: str) -> Variant | None:
+    """Return the variant of a name with numbers; None if the name has none, or there is no such variant."""
+    base, numbers = split_numbers(ladder, name)
     variant = named(ladder, base) if numbers else None
     if variant is None:
         return None

@@ -5,8 +5,11 @@ from collections.abc import Mapping
 from neobert.recipe import Optimization
 
 RATE = "peak_learning_rate"
+RATE_DIGITS = 2
 FIELDS = tuple(name for name, field in Optimization.model_fields.items() if field.annotation is float)
 """The numbers of the optimizer, which names can set."""
+IN_NAMES = (*(name for name in FIELDS if name != RATE), RATE)
+"""These numbers in their order in names of variants."""
 
 
 def rate_text(rate: float) -> str:

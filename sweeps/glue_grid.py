@@ -20,11 +20,11 @@ if __name__ == "__main__":  # a script's own folder is on sys.path, the reposito
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 from ablations.launch.flags import Flags, selection_from
-from neobert.command_line import Parser, count, guarded, parser_from
+from neobert.command_line import Parser, guarded, parser_from
 from neobert.errors import DamagedFile, MissingData, did_you_mean
-from neobert.search.space import PRUNERS, SAMPLERS, PrunerName, SamplerName, Search, Space, refuse_pruner
+from neobert.search.space import PRUNERS, SAMPLERS, PrunerName, Search, Space, refuse_pruner
 from sweeps.encoder import add_encoder_flags, encoder_row, measure
-from sweeps.studies import add_study_flags, open_storage
+from sweeps.studies import StudyRequest, add_study_flags, open_storage, study_from
 
 if TYPE_CHECKING:
     from ablations.ladders import Ladder
@@ -43,13 +43,11 @@ def build_parser() -> Parser:
     add = parser.add_argument
     tasks = "GLUE tasks or tasks of the ladder, or all"
     add("--task", nargs="+", action="extend", required=True, metavar="NAME", help=tasks)
-    grids = "limited or extended: six or sixty points at scale paper (default: the variant's; for --model, limited)"
-    add("--grid", metavar="NAME", help=grids)
-    add("--sampler", choices=SAMPLERS, default="grid", help="grid (default), or a sampler of Optuna")
-    add("--trials", type=count, metavar="N", help="number of points that a sampler chooses")
+    grids = "limited or extended, six or sixty points at scale paper (default: the variant's; for --model, limited)"
+    add("--grid", metavar="NAME", help=f"{grids}, or of the ladder's GRIDS")
+    add_study_flags(parser, SAMPLERS, "grid (default), or a sampler of Optuna")
     pruner = "ends bad trials early: median and hyperband by evaluations, wilcoxon by the scores of seeds"
     add("--pruner", choices=PRUNERS, default="none", help=pruner)
-    add_study_flags(parser)
     add_encoder_flags(parser, "points")
     return parser
 
@@ -67,44 +65,37 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 @dataclass(frozen=True)
 class GridRequest:
-    """The tasks, `every` one of the ladder or some by name, and the grid or search of each; None is the usual grid.
-
-    `storage` is where Optuna's studies are; None means a journal. Points that failed run again if `retry_failed`.
-    """
+    """The tasks, `every` one of the ladder or some by name, and the grid or search of each; None is the usual grid."""
 
     tasks: tuple[str, ...]
     every: bool
     grid: str | None
-    sampler: SamplerName
-    trials: int | None
     pruner: PrunerName
-    storage: str | None
-    retry_failed: bool
+    study: StudyRequest
 
 
 def request_from(flags: Flags, ladder: "Ladder") -> GridRequest:
     """Return what the flags request. Raises ValueError if they contradict each other, or a name is unknown."""
-    known, grids = list(ladder.tasks), ladder.grids
-    grid, sampler, trials, every = flags["grid"], flags["sampler"], flags["trials"], "all" in flags["task"]
+    known, grids, spaces = list(ladder.tasks), ladder.grids, ladder.spaces
+    grid, study, every = flags["grid"], study_from(flags, SAMPLERS), "all" in flags["task"]
     if unknown := [name for name in flags["task"] if name not in (*known, "all")]:
         raise ValueError(f"{unknown[0]!r} is no task of this study: {did_you_mean(unknown[0], known)}")
-    if grid and grid not in grids:
-        raise ValueError(f"--grid {grid!r}: {did_you_mean(grid, grids)}")
-    if sampler != "grid" and trials is None:
-        raise ValueError(f"--sampler {sampler} needs --trials N: the number of points to try")
-    if sampler == "grid" and trials is not None:
+    if grid and grid not in (*grids, *spaces):
+        raise ValueError(f"--grid {grid!r}: {did_you_mean(grid, (*grids, *spaces))}")
+    if study.sampler == "grid" and study.trials is not None:
         raise ValueError("--trials goes with a sampler, as the grid has every point once: leave it out, or add one")
+    if study.sampler == "grid" and grid in spaces:
+        raise ValueError(f"--grid {grid} has ranges in the place of points: name a sampler and its --trials")
     if flags["pruner"] != "none":
         refuse_pruner(flags["pruner"], len(set(flags["finetuning_seed"] or [0])))
-    tasks, storage = tuple(known if every else flags["task"]), flags["storage"]
-    return GridRequest(tasks, every, grid, sampler, trials, flags["pruner"], storage, flags["retry_failed"])
+    return GridRequest(tuple(known if every else flags["task"]), every, grid, flags["pruner"], study)
 
 
 def _search_of(request: GridRequest, workspace: "Workspace", studies: "Sequence[GlueStudy]") -> Search | None:
     """Return the requested search between the ends of the studies' grid; None for the whole grid. Raises ValueError for
     a pruner on the paper's grid."""
-    points = studies[0].points
-    if request.sampler == "grid":
+    points, sampler = studies[0].points, request.study.sampler
+    if sampler == "grid":
         if request.pruner == "none":
             return None
         if workspace.scale == "paper":
@@ -113,12 +104,13 @@ def _search_of(request: GridRequest, workspace: "Workspace", studies: "Sequence[
                 "scores favour high rates and small batches, and the nested score needs every point: leave it out, or "
                 "add a sampler"
             )
+    assert sampler != "rule"
     return Search(
-        sampler=request.sampler,
-        trials=request.trials or len(points),
+        sampler=sampler,
+        trials=request.study.trials or len(points),
         pruner=request.pruner,
         seeds=tuple(dict.fromkeys(study.seed for study in studies)),
-        space=Space.of_grid(points),
+        space=workspace.ladder.spaces.get(request.grid or "") or Space.of_grid(points),
     )
 
 
@@ -133,8 +125,8 @@ def _sweep(request: GridRequest, workspace: "Workspace", pretrains: bool) -> int
     studies = GlueStudy.among(row.runs)
 
     def prepare() -> dict[str, str]:
-        environment = open_storage(workspace, request.storage, studies)
-        retry_failed(workspace.layout, row.runs, retry=request.retry_failed)
+        environment = open_storage(workspace, request.study.storage, studies)
+        retry_failed(workspace.layout, row.runs, retry=request.study.retry_failed)
         return environment
 
     return run_or_submit(

@@ -3,6 +3,8 @@
 python sweeps/learning_rates.py --variant M0..M8 --scale study --data DIR   five rates each; more if an edge is best
 python sweeps/learning_rates.py --variant M4 --pilot-seed 1000 1001 1002    more seeds
 python sweeps/learning_rates.py --variant M4 --factor 1.41 --width 3        a finer grid around the scale's own rate
+python sweeps/learning_rates.py --variant M4 --sampler tpe --trials 12 --field weight_decay 0.01 0.3
+                                                                            other numbers, by a sampler of Optuna
 optuna-dashboard runs/optuna.journal                                        to watch the sweeps while they run
 python ablations/run.py --variant M4@rate2.8e-3 --seed 0 1 2                then train at the rate that it names
 """
@@ -24,7 +26,7 @@ from ablations.launch.flags import (
     workspace_from,
 )
 from neobert.command_line import Parser, count, guarded, number_above_0, parser_from, seed
-from sweeps.studies import add_study_flags
+from sweeps.studies import add_study_flags, study_from
 
 if TYPE_CHECKING:
     from sweeps.rate_sweep import RateRequest
@@ -33,6 +35,7 @@ LEAST_FACTOR, MOST_FACTOR = 1.2, 10
 """Bounds of --factor: noise dominates the parabola of closer rates, and the losses of farther ones do not fit one."""
 PILOT_SEEDS_IF_NOT_NAMED = 2
 MOST_STEPS = 12
+SAMPLERS = ("rule", "random", "tpe", "gp", "qmc")
 
 
 def build_parser() -> Parser:
@@ -46,7 +49,9 @@ def build_parser() -> Parser:
     add("--width", type=count, default=2, metavar="N", help="rates on each side of the scale's own (default: 2)")
     most = "largest number of rates on each side, if the best rate is at an edge (default: 5)"
     add("--most", type=count, default=5, metavar="N", help=most)
-    add_study_flags(parser)
+    add_study_flags(parser, SAMPLERS, "the rule (default) that extends the grid, or a sampler of Optuna")
+    ranges = "a number of the optimizer that a sampler chooses (default: the peak rate, between the ends of the grid)"
+    add("--field", nargs=3, action="append", metavar=("NAME", "LOW", "HIGH"), help=ranges)
     add_data_flags(parser)
     add_place_flags(parser, "points and their states,")
     add_execution_flags(parser)
@@ -86,7 +91,13 @@ def request_from(flags: Flags) -> "RateRequest":
         raise ValueError(f"--factor {factor:g}: give one from {LEAST_FACTOR} to {MOST_FACTOR}")
     if not width <= most <= MOST_STEPS:
         raise ValueError(f"--most {most}: give one from --width, {width}, to {MOST_STEPS}")
-    return RateRequest(seeds, factor, width, most, flags["storage"], flags["retry_failed"])
+    study, fields = study_from(flags, SAMPLERS), flags["field"] or ()
+    if study.sampler == "rule" and (study.trials or fields):
+        flag = "--trials" if study.trials else "--field"
+        raise ValueError(
+            f"{flag} goes with a sampler of Optuna, as the rule tries rates alone: add one, or leave it out"
+        )
+    return RateRequest(seeds, factor, width, most, tuple(map(tuple, fields)), study)
 
 
 if __name__ == "__main__":

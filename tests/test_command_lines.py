@@ -168,6 +168,20 @@ REFUSALS = (
     ("learning_rates.py", "--variant M2 --factor 1.1", 2, "--factor 1.1: give one from 1.2 to 10"),
     ("learning_rates.py", "--variant M2 --most 1 --width 2", 2, "--most 1: give one from --width, 2, to 12"),
     ("learning_rates.py", "--variant M4@rate4e-3", 2, "M4@rate4e-3 has its rate in its name"),
+    ("learning_rates.py", "--variant M2 --sampler tpe", 2, "--sampler tpe needs --trials N"),
+    ("learning_rates.py", "--variant M2 --sampler grid --trials 3", 2, "invalid choice: 'grid'"),
+    ("learning_rates.py", "--variant M2 --trials 3", 2, "--trials goes with a sampler of Optuna"),
+    ("learning_rates.py", "--variant M2 --field beta2 0.9 0.99", 2, "--field goes with a sampler of Optuna"),
+    *(
+        ("learning_rates.py", f"--variant {words}", 2, sentence)
+        for words, sentence in {
+            "M2 --sampler tpe --trials 3 --field beta3 0.9 0.99": "--field 'beta3' is no number of the optimizer",
+            "M2 --sampler tpe --trials 3 --field beta2 0.99 0.9": "LOW must be at least 0 and below HIGH",
+            "M2 --sampler tpe --trials 3 --field beta2 low 0.9": "give two numbers, LOW and HIGH",
+            "M2 --sampler tpe --trials 3 --field beta2 0.9 1.5": "beta2",
+            "M2@beta2-0.95 --sampler tpe --trials 3 --field beta2 0.9 0.99": "M2@beta2-0.95 has its beta2 in its name",
+        }.items()
+    ),
     ("mteb_suite.py", "--zero-shot --pairs nli", 2, "which --zero-shot leaves out"),
     *(
         ("mteb_suite.py", f"{encoder} {flags}", code, said)  # of a model that is not looked at, too

@@ -1,4 +1,4 @@
-"""A trial of a sweep over peak learning rates: its stages of pre-training, one after the other."""
+"""A trial of a sweep over numbers of the optimizer: its stages of pre-training, one after the other."""
 
 from functools import partial
 
@@ -20,7 +20,7 @@ def execute(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: S
     of another trial, or a worker of its own, which is waited for."""
     assert isinstance(part, RateTrial)
     optuna_study = optuna_study_of(layout, part.work, address_of_environment(layout.root))
-    labels = part.work.labels_at(run_file.labels, part.rate)
+    labels = part.work.labels_at(run_file.labels, part.point)
     with optuna_study.running(part, claim):
         for run in part.runs:
             write_run_file(layout, run, run_file.source, run_file.execution, labels)

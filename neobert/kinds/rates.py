@@ -1,13 +1,13 @@
-"""A sweep over peak learning rates: pre-training runs of one variant, of which workers add the next ones.
+"""A sweep over numbers of the optimizer: pre-training runs of one variant, of which workers add the next ones.
 
-A trial is one rate with one pilot seed, and is a pre-training run like any other: it has the id, folder, claim and
-record of that run, which the variant at that rate has too.
+A trial is one point with one pilot seed, and is a pre-training run like any other: it has the id, folder, claim and
+record of that run, which the variant at that point has too.
 """
 
 import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -17,12 +17,16 @@ from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 from neobert.files import status_of
 from neobert.identity import Neutral
 from neobert.kinds.pretraining import PretrainingRun
-from neobert.rates import RATE, next_step, with_number
+from neobert.rates import IN_NAMES, RATE, RATE_DIGITS, next_step, with_number
 from neobert.recipe import Start, Value
 from neobert.runs.claims import is_claimed
 from neobert.runs.layout import Layout
-from neobert.runs.records import read_once, read_record
+from neobert.runs.records import read_once, read_record, read_sealed
 from neobert.runs.work import Part, Work
+from neobert.search.space import Range, read_requests, request_file, request_part
+
+Numbers = Mapping[str, float]
+"""A point of a sweep: numbers of the optimizer by field."""
 
 
 class RateRule(Value):
@@ -38,24 +42,45 @@ class RateRule(Value):
         """The largest number of rates on each side."""
         return len(self.rates) // 2
 
+    @property
+    def space(self) -> dict[str, Range]:
+        """The range of the rates."""
+        return {RATE: Range(low=min(self.rates), high=max(self.rates), log=True)}
+
     def rate(self, step: int) -> float:
         """Return the rate so many steps above the variant's own."""
         return self.rates[self.most + step]
 
 
+class RateSearch(Value):
+    """A search of `trials` points, which a sampler of Optuna chooses within the ranges of `space`, by field."""
+
+    sampler: Literal["random", "tpe", "gp", "qmc"]
+    trials: PositiveInt
+    space: dict[str, Range]
+
+
 class RateSweep(Work):
     """A sweep. `stages` are the pre-training runs of the variant at its own numbers, with the first of the `seeds`;
-    `by` is the rule that chooses rates. Each rate is trained with all seeds."""
+    `by` is what chooses the points. Each point is trained with all seeds."""
 
     kind: Annotated[Literal["rates"], Neutral("rates")] = "rates"
     stages: tuple[PretrainingRun, ...]
     seeds: tuple[NonNegativeInt, ...]
-    by: RateRule
+    by: RateRule | RateSearch
 
     job = "pretrain"
     counted = "runs"
     folder_pattern = "rates/{id}"
     mechanisms = PretrainingRun.mechanisms
+
+    @property
+    def rule(self) -> RateRule | None:
+        return self.by if isinstance(self.by, RateRule) else None
+
+    @property
+    def search(self) -> RateSearch | None:
+        return self.by if isinstance(self.by, RateSearch) else None
 
     @property
     def title(self) -> str:
@@ -70,114 +95,179 @@ class RateSweep(Work):
         return {"seed": self.seed}
 
     @property
+    def total(self) -> int | None:
+        return self.search.trials * len(self.seeds) if self.search else None
+
+    @property
     def start(self) -> Start | None:
         return self.stages[0].start
 
     @property
     def preparation(self) -> tuple[Work, ...]:
-        return self.stages[0].preparation
+        return self.first_runs[0].preparation
 
     @property
     def trains(self) -> tuple[Work, ...]:
-        return self.stages
+        return self.first_runs
 
     @property
     def grows(self) -> bool:
         return True
 
-    # Rates and their runs
+    # Points and their runs
+
+    @cached_property
+    def own(self) -> Numbers:
+        """The variant's own numbers in the fields of the sweep, in their order in names."""
+        optimization = self.stages[0].recipe.optimization.model_dump()
+        return {name: optimization[name] for name in IN_NAMES if name in self.by.space}
+
+    @cached_property
+    def first(self) -> Numbers:
+        """The variant's own numbers, or the nearest ones in the ranges."""
+        space = self.by.space
+        return {name: min(max(value, space[name].low), space[name].high) for name, value in self.own.items()}
 
     @property
-    def own(self) -> float:
-        """The variant's own rate."""
-        return self.stages[0].recipe.optimization.peak_learning_rate
+    def first_runs(self) -> tuple[PretrainingRun, ...]:
+        """The stages of the first trial."""
+        return self.runs(self.first, self.seed)
 
-    def runs(self, rate: float, seed: int) -> tuple[PretrainingRun, ...]:
-        """Return the stages of pre-training at a rate with a seed; each names its predecessor by id."""
-        if (rate, seed) not in self._runs:
+    @property
+    def digits(self) -> Mapping[str, int]:
+        """How many digits numbers are rounded to, where these are fewer than those of other searches."""
+        return {RATE: RATE_DIGITS}
+
+    def runs(self, point: Numbers, seed: int) -> tuple[PretrainingRun, ...]:
+        """Return the stages of pre-training at a point with a seed; each names its predecessor by id."""
+        key = frozenset(point.items()), seed
+        if key not in self._runs:
             runs: list[PretrainingRun] = []
             for stage in self.stages:
-                optimization = stage.recipe.optimization.model_copy(update={RATE: rate})
+                optimization = stage.recipe.optimization.model_copy(update=dict(point))
                 recipe = stage.recipe.model_copy(update={"seed": seed, "optimization": optimization})
                 previous = runs[-1].id if runs else None
                 runs.append(stage.model_copy(update={"recipe": recipe, "previous": previous}))
-            self._runs[rate, seed] = tuple(runs)
-        return self._runs[rate, seed]
+            self._runs[key] = tuple(runs)
+        return self._runs[key]
 
     @cached_property
-    def _runs(self) -> dict[tuple[float, int], tuple[PretrainingRun, ...]]:
+    def _runs(self) -> dict[tuple[frozenset[tuple[str, float]], int], tuple[PretrainingRun, ...]]:
         return {}
 
-    def name_at(self, name: str, rate: float) -> str:
-        """Return the name of the variant at a rate; at its own the name itself."""
-        return name if rate == self.own else with_number(name, RATE, rate)
+    def name_at(self, name: str, point: Numbers) -> str:
+        """Return the name of the variant at a point, without numbers that it has anyway."""
+        for number, own in self.own.items():
+            if point[number] != own:
+                name = with_number(name, number, point[number])
+        return name
 
-    def labels_at(self, labels: Mapping[str, Any], rate: float) -> dict[str, Any]:
-        """Return the labels of a run at a rate, as its variant has them; `labels` are those of the sweep."""
+    def labels_at(self, labels: Mapping[str, Any], point: Numbers) -> dict[str, Any]:
+        """Return the labels of a run at a point, as its variant has them; `labels` are those of the sweep."""
         shared = {key: value for key, value in labels.items() if key != "base"}
-        if rate == self.own:
+        changed = [name for name, own in self.own.items() if point[name] != own]
+        if not changed:
             return shared
-        delta = {f"optimization.{RATE}": [self.own, rate]}
-        return shared | {"variants": [self.name_at(labels["base"], rate)], "parent": labels["base"], "delta": delta}
+        last = changed[-1]
+        parent = self.name_at(labels["base"], {**point, last: self.own[last]})
+        delta = {f"optimization.{last}": [self.own[last], point[last]]}
+        return shared | {"variants": [self.name_at(labels["base"], point)], "parent": parent, "delta": delta}
 
     # Trials
 
-    def trial(self, layout: Layout, rate: float, seed: int) -> "RateTrial":
-        """Return the trial at a rate with a seed."""
-        runs = self.runs(rate, seed)
+    def trial(self, layout: Layout, point: Numbers, seed: int) -> "RateTrial":
+        """Return the trial at a point with a seed."""
+        runs = self.runs(point, seed)
         last = runs[-1].closing(layout)
+        where = ", ".join(f"{name} {point[name]:g}" for name in self.own)
         return RateTrial(
             work=self,
             id=last.id,
-            title=f"pretraining {last.id} ({RATE} {rate:g}, seed {seed})",
+            title=f"pretraining {last.id} ({where}, seed {seed})",
             record=last.record,
             error=last.error,
             layout=layout,
-            rate=rate,
+            point=point,
             seed=seed,
             runs=runs,
         )
 
-    def trials_at(self, layout: Layout, rate: float) -> "tuple[RateTrial, ...]":
-        """Return the trials at a rate, in the order of the seeds."""
-        return tuple(self.trial(layout, rate, seed) for seed in self.seeds)
+    def trials_at(self, layout: Layout, point: Numbers) -> "tuple[RateTrial, ...]":
+        """Return the trials at a point, in the order of the seeds."""
+        return tuple(self.trial(layout, point, seed) for seed in self.seeds)
 
     def trials(self, layout: Layout) -> "tuple[RateTrial, ...]":
-        """Return the trials of all rates so far."""
-        return tuple(trial for step in self._steps(layout) for trial in self.trials_at(layout, self.by.rate(step)))
+        """Return the trials of all points so far, each once."""
+        found = {trial.id: trial for point in self.points(layout) for trial in self.trials_at(layout, point)}
+        return tuple(found.values())
 
-    def _steps(self, layout: Layout) -> Iterator[int]:
+    def points(self, layout: Layout) -> list[Numbers]:
+        """Return the points so far. A sampler may ask for a point again."""
+        if self.rule is None:
+            return list(self.asked(layout).values())
+        return [{RATE: self.rule.rate(step)} for step in self._steps(layout, self.rule)]
+
+    def _steps(self, layout: Layout, rule: RateRule) -> Iterator[int]:
         """Yield the steps of the grid, and those that follow from ended runs."""
         losses: dict[int, float | None] = {}
-        tried = list(range(-self.by.width, self.by.width + 1))
+        tried = list(range(-rule.width, rule.width + 1))
         while tried:
             yield from tried
             for step in tried:
-                trials = self.trials_at(layout, self.by.rate(step))
+                trials = self.trials_at(layout, {RATE: rule.rate(step)})
                 if not all(trial.has_ended for trial in trials):
                     return
                 losses[step] = mean_loss(trials)
-            following = next_step(losses, self.by.most)
+            following = next_step(losses, rule.most)
             tried = [] if following is None else [following]
 
     def parts(self, layout: Layout) -> tuple[Part, ...]:
-        return self.trials(layout)
+        """Return the trials so far; of a search also one that cannot be taken, until all points are asked for."""
+        trials, asked = self.trials(layout), self.asked(layout)
+        total = self.search.trials if self.search else 0
+        unasked = next((number for number in range(total) if number not in asked), None)
+        if unasked is None:
+            return trials
+        request = request_part(self, layout.root / self.folder, unasked, total)
+        return (*trials, replace(request, after=(request,)))
+
+    def open_parts(self, layout: Layout) -> int:
+        """Return how many trials workers could do side by side. Samplers that learn try one point at a time."""
+        trials = self.trials(layout)
+        done = sum(trial.is_done for trial in trials)
+        if self.search is None:
+            return len(trials) - done
+        left = self.search.trials * len(self.seeds) - done
+        return min(left, len(self.seeds)) if self.search.sampler in ("tpe", "gp") else left
 
     def done(self, layout: Layout, pending: Sequence[Part]) -> int:
         left = {part.id for part in pending}
-        return sum(trial.id not in left for trial in self.trials(layout))
+        trials = (trial for point in self.points(layout) for trial in self.trials_at(layout, point))
+        return sum(trial.id not in left for trial in trials)
 
     def closing(self, layout: Layout) -> None:
         return None
 
+    # The points of a search
+
+    def asked(self, layout: Layout) -> dict[int, Numbers]:
+        """Return the points that a search has asked for, by their numbers."""
+        if self.search is None:
+            return {}
+        return read_requests(layout.root / self.folder, self.search.trials, _read_request)
+
+    def request_file(self, layout: Layout, number: int) -> Path:
+        """Return the file with the point that a search asked for as its `number`-th, from 0."""
+        return request_file(layout.root / self.folder, number)
+
 
 @dataclass(frozen=True, kw_only=True)
 class RateTrial(Part):
-    """One rate with one pilot seed: `runs` are its stages of pre-training, and it is done when the last one is."""
+    """One point with one pilot seed: `runs` are its stages of pre-training, and it is done when the last one is."""
 
     work: RateSweep = field(compare=False, repr=False)
     layout: Layout
-    rate: float
+    point: Numbers = field(compare=False)
     seed: int
     runs: tuple[PretrainingRun, ...] = field(compare=False, repr=False)
 
@@ -200,7 +290,7 @@ class RateTrial(Part):
 
 
 def mean_loss(trials: Sequence[RateTrial]) -> float | None:
-    """Return the mean loss of the trials at a rate; None if one has no loss."""
+    """Return the mean loss of the trials at a point; None if one has no loss."""
     losses = [loss for trial in trials if (loss := trial.loss) is not None]
     return statistics.fmean(losses) if len(losses) == len(trials) else None
 
@@ -208,3 +298,8 @@ def mean_loss(trials: Sequence[RateTrial]) -> float | None:
 def _read_heldout_losses(record: Path) -> Mapping[str, float]:
     losses: Mapping[str, float] = read_record(record)["scores"]["heldout_loss"]
     return losses
+
+
+def _read_request(path: Path) -> Numbers:
+    """Read a point that a search asked for. Raises as `read_sealed`."""
+    return dict(read_sealed(path)["point"])

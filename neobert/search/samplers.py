@@ -1,11 +1,11 @@
 """What chooses the points of a study and ends trials: Optuna's samplers and pruners, and the space that they search."""
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
-from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.exceptions import ExperimentalWarning
 from optuna.pruners import BasePruner, HyperbandPruner, MedianPruner, NopPruner, WilcoxonPruner
 from optuna.samplers import BaseSampler, GPSampler, QMCSampler, RandomSampler, TPESampler
@@ -48,12 +48,20 @@ class Given(Suggesting):
 
 
 class Rounded(Suggesting):
-    """Sampler that suggests what another does, in `RATE_DIGITS` digits, and if possible no point that it had before."""
+    """Sampler that suggests what another does, in `digits` digits (default: `RATE_DIGITS`), and if possible no point
+    that it had before."""
 
-    def __init__(self, space: Mapping[str, BaseDistribution], inner: BaseSampler, had: Sequence[Params]) -> None:
+    def __init__(
+        self,
+        space: Mapping[str, BaseDistribution],
+        inner: BaseSampler,
+        had: Sequence[Params],
+        digits: Mapping[str, int] | None = None,
+    ) -> None:
         super().__init__(space)
         self.inner = inner
         self.had = had
+        self.digits = digits or {}
 
     def sample_relative(self, study: Study, trial: FrozenTrial, search_space: Any) -> dict[str, Any]:
         for _ in range(RESAMPLED):
@@ -69,19 +77,39 @@ class Rounded(Suggesting):
         distribution = self.space[name]
         if not isinstance(distribution, FloatDistribution):
             return value
-        rounded = float(f"{value:.{RATE_DIGITS}g}")
+        rounded = float(f"{value:.{self.digits.get(name, RATE_DIGITS)}g}")
         return min(max(rounded, distribution.low), distribution.high)
 
 
-def axes_of(space: Space) -> dict[str, BaseDistribution]:
+def axes_of(space: Iterable[tuple[str, Range | tuple[float, ...]]]) -> dict[str, BaseDistribution]:
     """Return the space as Optuna's distributions."""
-    return {axis: _distribution(values) for axis, values in space}
+    return {axis: _distribution(axis, values) for axis, values in space}
 
 
-def _distribution(values: Range | tuple[float, ...]) -> BaseDistribution:
+def _distribution(axis: str, values: Range | tuple[float, ...]) -> BaseDistribution:
     if not isinstance(values, Range):
         return CategoricalDistribution(values)
+    if axis == "batch_size":
+        return IntDistribution(int(values.low), int(values.high), log=values.log)
     return FloatDistribution(values.low, values.high, log=values.log)
+
+
+def space_of(axes: Mapping[str, BaseDistribution]) -> Space:
+    """Return the space that distributions of Optuna describe, by the field of a point.
+
+    Raises ValueError if a field is missing or unknown, or cannot be so distributed.
+    """
+    return Space.model_validate({axis: _values(axis, distribution) for axis, distribution in axes.items()})
+
+
+def _values(axis: str, distribution: BaseDistribution) -> Range | tuple[Any, ...]:
+    if isinstance(distribution, CategoricalDistribution):
+        return tuple(distribution.choices)
+    if not isinstance(distribution, IntDistribution | FloatDistribution):
+        raise ValueError(f"{axis} is a {type(distribution).__name__}: give a distribution of optuna.distributions")
+    if distribution.step not in (None, 1):
+        raise ValueError(f"{axis} has steps of {distribution.step:g}: give its values in a CategoricalDistribution")
+    return Range(low=distribution.low, high=distribution.high, log=distribution.log)
 
 
 SAMPLERS: Mapping[str, Callable[[int], BaseSampler]] = {

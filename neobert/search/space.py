@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal, Self, TypeVar, get_args
 
-from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from neobert.files import children
 from neobert.recipe import Point, Value
@@ -32,13 +32,33 @@ class Range(Value):
     high: NonNegativeFloat
     log: bool
 
+    @model_validator(mode="after")
+    def _refuse_impossible_ends(self) -> Self:
+        if self.low >= self.high:
+            raise ValueError(f"the range from {self.low:g} to {self.high:g} is empty: give a lower low end")
+        if self.log and self.low == 0:
+            raise ValueError("a logarithmic range cannot begin at 0: give a positive low end, or leave out log")
+        return self
+
 
 class Space(Value):
     """What each field of a point may be: one of several values, or a number in a range."""
 
-    batch_size: tuple[PositiveInt, ...]
+    batch_size: Range | tuple[PositiveInt, ...]
     learning_rate: Range | tuple[PositiveFloat, ...]
     weight_decay: Range | tuple[NonNegativeFloat, ...]
+
+    @model_validator(mode="after")
+    def _refuse_impossible_fields(self) -> Self:
+        for name, values in self:
+            if values == ():
+                raise ValueError(f"{name} has no values")
+        if isinstance(self.learning_rate, Range) and self.learning_rate.low == 0:
+            raise ValueError("learning_rate cannot be 0: give a positive low end")
+        sizes = self.batch_size
+        if isinstance(sizes, Range) and not (sizes.low >= 1 and sizes.low.is_integer() and sizes.high.is_integer()):
+            raise ValueError("batch_size must range over whole numbers from 1 on")
+        return self
 
     @classmethod
     def of_grid(cls, points: Sequence[Point]) -> Self:

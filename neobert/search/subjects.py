@@ -1,5 +1,5 @@
 """What a study of Optuna is about, and how its trials end according to records: a GLUE grid or search, or a sweep over
-peak learning rates."""
+numbers of the optimizer."""
 
 import math
 from abc import ABC, abstractmethod
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
-from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
+from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.pruners import BasePruner
 from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial, TrialState
@@ -17,14 +17,13 @@ from neobert.files import read_json
 from neobert.identity import plain
 from neobert.kinds.glue import GlueStudy, Outcome, PointPart, SearchTrial, Trial
 from neobert.kinds.rates import RateSweep, RateTrial
-from neobert.rates import RATE
 from neobert.recipe import Point
 from neobert.runs.layout import Layout
 from neobert.runs.records import publish_sealed, read_record
 from neobert.runs.run_file import RunFile
 from neobert.runs.work import Part
 from neobert.search.samplers import Given, Params, Rounded, axes_of, pruner_named, sampler_named
-from neobert.search.space import SamplerName, request_file, request_files
+from neobert.search.space import SamplerName, request_files
 
 TENTHS = 10
 Asked = Mapping[int, Any]
@@ -110,16 +109,16 @@ class Subject(ABC, Generic[Studied]):
 
     @property
     def total(self) -> int:
-        """The number of points that a sampler is asked for, 0 if none is."""
-        return 0
+        """The number of points that the sampler is asked for, 0 if it is never asked."""
+        return self.work.search.trials if self.work.search else 0
 
     @property
     def sampler_name(self) -> SamplerName:
-        return "grid"
+        return self.work.search.sampler if self.work.search else "grid"
 
+    @abstractmethod
     def sampler(self, number: int, asked: Asked) -> BaseSampler:
         """Return the sampler for the point of a number. `asked` are the points that were asked for before."""
-        raise NotImplementedError
 
     @abstractmethod
     def trials(self, asked: Asked) -> Sequence[Part]:
@@ -147,7 +146,7 @@ class Subject(ABC, Generic[Studied]):
 
     def asked(self) -> Asked:
         """Return the points that the sampler was asked for."""
-        return {}
+        return self.work.asked(self.layout)
 
     def has_asked_all(self) -> bool:
         """Return whether the sampler was asked for all of its points. Files are only read if there are as many."""
@@ -156,12 +155,11 @@ class Subject(ABC, Generic[Studied]):
 
     def publish(self, number: int, point: Params) -> bool:
         """Write the point of a number. Returns False if another process has written one."""
-        path = request_file(self.layout.root / self.work.folder, number)
-        return publish_sealed(path, {"point": point})
+        return publish_sealed(self.work.request_file(self.layout, number), {"point": point})
 
+    @abstractmethod
     def part_at(self, point: Params) -> Part:
-        """Return the trial at a point that a sampler chose."""
-        raise NotImplementedError
+        """Return the trial at a point; of several the first."""
 
 
 class GlueSubject(Subject[GlueStudy]):
@@ -196,17 +194,6 @@ class GlueSubject(Subject[GlueStudy]):
     def pruner(self) -> BasePruner:
         name = "none" if self.work.search is None else self.work.search.pruner
         return pruner_named(name, TENTHS * self.work.protocol.epochs)
-
-    @property
-    def total(self) -> int:
-        return self.work.search.trials if self.work.search else 0
-
-    @property
-    def sampler_name(self) -> SamplerName:
-        return self.work.search.sampler if self.work.search else "grid"
-
-    def asked(self) -> Asked:
-        return self.work.asked(self.layout)
 
     def sampler(self, number: int, asked: Asked) -> BaseSampler:
         if self.sampler_name == "grid":
@@ -291,7 +278,7 @@ def _curve_of(trial: Trial, outcome: Outcome) -> dict[int, float]:
 
 
 class RateSubject(Subject[RateSweep]):
-    """A sweep over peak learning rates: a trial is one pre-training run."""
+    """A sweep over numbers of the optimizer: a trial is one pre-training run."""
 
     direction = "minimize"
 
@@ -306,22 +293,29 @@ class RateSubject(Subject[RateSweep]):
 
     @cached_property
     def space(self) -> dict[str, BaseDistribution]:
-        rates = self.work.by.rates
-        return {RATE: FloatDistribution(min(rates), max(rates), log=True)}
+        return axes_of((name, self.work.by.space[name]) for name in self.work.own)
+
+    def sampler(self, number: int, asked: Asked) -> BaseSampler:
+        """Return the sampler for the point of a number. The first point is as near the variant's own as may be."""
+        if number == 0:
+            return Given(self.space, self.work.first)
+        had = list(asked.values())
+        return Rounded(self.space, sampler_named(self.sampler_name, number), had, self.work.digits)
 
     def trials(self, asked: Asked) -> Sequence[Part]:
-        return self.work.trials(self.layout)
+        points = self.work.points(self.layout) if self.work.rule else asked.values()
+        return [trial for point in points for trial in self.work.trials_at(self.layout, point)]
 
     def key_of_part(self, part: Part) -> Hashable:
         assert isinstance(part, RateTrial)
-        return part.rate, part.seed
+        return _key(part.point, part.seed)
 
     def key_of(self, trial: FrozenTrial) -> Hashable:
-        return trial.params.get(RATE), trial.user_attrs.get("seed")
+        return _key(trial.params, trial.user_attrs.get("seed"))
 
     def params_of(self, part: Part) -> Params:
         assert isinstance(part, RateTrial)
-        return {RATE: part.rate}
+        return part.point
 
     def marks_of(self, part: Part) -> dict[str, Any]:
         assert isinstance(part, RateTrial)
@@ -341,3 +335,10 @@ class RateSubject(Subject[RateSweep]):
             ended_at=part.record.stat().st_mtime,
             seconds=read_record(part.record).get("seconds", 0.0),
         )
+
+    def part_at(self, point: Params) -> Part:
+        return self.work.trials_at(self.layout, point)[0]
+
+
+def _key(point: Params, seed: int | None) -> Hashable:
+    return frozenset(point.items()), seed

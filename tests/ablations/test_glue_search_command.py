@@ -15,6 +15,19 @@ from neobert.runs.records import read_record, read_sealed
 from neobert.runs.run_file import read_run_file
 from sweeps import glue_grid
 
+SPACES = """
+from optuna.distributions import CategoricalDistribution, FloatDistribution
+from ablations.ladder import M0, M1
+
+GRIDS = {
+    "wide": {
+        "batch_size": CategoricalDistribution((16, 32)),
+        "learning_rate": FloatDistribution(1e-5, 1e-2, log=True),
+        "weight_decay": FloatDistribution(0.0, 0.1),
+    }
+}
+"""
+
 
 @pytest.fixture(scope="module")
 def trained(toy_scale_of_module: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -63,3 +76,13 @@ def test_a_search_tries_its_points_with_all_seeds_and_the_next_task_starts_from_
     assert {path: path.stat().st_mtime_ns for path in records if path.name != "run.json"} == {
         path: stamp for path, stamp in records.items() if path.name != "run.json"
     }
+
+
+def test_a_space_of_the_ladder_is_searched_by_its_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "own.py"
+    file.write_text(SPACES)
+    arguments = ["--task", "cola", "--ladder", str(file), "--variant", "M0", "--grid", "wide", "--dry-run"]
+    assert search(tmp_path, *arguments, "--sampler", "tpe", "--trials", "3") == 0
+    assert "0 of 3 points" in " ".join(capsys.readouterr().out.split())
+    assert search(tmp_path, *arguments) == 2
+    assert "--grid wide has ranges in the place of points" in " ".join(capsys.readouterr().err.split())

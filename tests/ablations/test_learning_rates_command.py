@@ -8,9 +8,10 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import optuna
 import pytest
 
-from ablations import rates
+from ablations import rates, run
 from ablations.launch import execute
 from ablations.rates import RateCurve
 from neobert.rates import rate_text
@@ -18,6 +19,7 @@ from neobert.runs import worker
 from neobert.runs.kinds import read_records
 from neobert.runs.layout import Layout
 from neobert.runs.submissions import read_submissions
+from neobert.search.storages import storage_address, storage_at
 from sweeps import learning_rates
 from tests.ablations.fake_slurm import FakeSlurm
 from tests.support.tiny_runs import starts
@@ -153,13 +155,44 @@ def test_on_slurm_one_submission_does_the_whole_sweep(
     assert [point["rate"] for point in entry["points"]] == [1e-3, 2e-3, 4e-3, 8e-3]
 
 
+def test_a_search_of_two_numbers_tries_ordinary_variants_and_shows_them_to_optuna(
+    swept: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first point is the variant itself, which has been trained."""
+    before = starts(swept)
+    fields = ("--field", "weight_decay", "0", "0.3", "--field", "peak_learning_rate", "1e-3", "8e-3")
+    code, (entry,), said = sweep(capsys, swept, "--sampler", "tpe", "--trials", "3", *fields)
+    assert code == 0 and len(starts(swept)) == len(before) + 2 and "optuna-dashboard" in said
+    points = {point["variant"]: point for point in entry["points"]}
+    assert len(points) == 3 and next(iter(points)) == "M2"
+    best = min(points, key=lambda name: points[name]["loss"])
+    assert entry["optimum"]["train_as"] == best and entry["optimum"]["loss"] == points[best]["loss"]
+    by_id = {record["id"]: record for record in read_records(swept)[0]}
+    assert (
+        run.main(["--variant", *points, "--seed", "1000", "--stages", "pretrain", "--runs", str(swept), "--json"]) == 0
+    )
+    shared = json.loads(capsys.readouterr().out)
+    assert {each["variant"]: each["pretraining"] for each in shared} == {
+        name: point["run"] for name, point in points.items()
+    }
+    assert len(starts(swept)) == len(before) + 2
+    storage = storage_at(storage_address("journal", swept)).open()
+    (summary,) = [each for each in optuna.get_all_study_summaries(storage) if " tpe " in each.study_name]
+    trials = optuna.load_study(study_name=summary.study_name, storage=storage).trials
+    assert [each.state.name for each in trials] == ["COMPLETE"] * 3
+    for each in trials:
+        optimization = by_id[each.user_attrs["trial"]]["config"]["recipe"]["optimization"]
+        assert each.params.items() <= optimization.items() and each.user_attrs["seed"] == 1000
+    assert {each.value for each in trials} == {point["loss"] for point in points.values()}
+
+
 def test_a_trial_of_a_variant_with_stages_trains_them_one_after_the_other(
     swept: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = len(starts(swept))
-    code, entries, _ = sweep(capsys, swept, "--variant", "M9", "--most", "1")
-    point = next(each for each in entries[1]["points"] if each["variant"] == "M9")
-    assert code == 0 and point["state"] == "done"
+    code, entries, _ = sweep(capsys, swept, "--variant", "M9", "--sampler", "random", "--trials", "1")
+    (point,) = entries[1]["points"]
+    assert code == 0 and point["variant"] == "M9" and point["state"] == "done"
     by_id = {record["id"]: record for record in read_records(swept)[0]}
     last = by_id[point["run"]]
     assert last["config"]["stage"] == 1 and last["scores"]["heldout_loss"]["web"] == point["loss"]

@@ -13,7 +13,7 @@ from pydantic import PrivateAttr
 
 from neobert.files import append_line
 from neobert.kinds.pretraining import PretrainingRun
-from neobert.kinds.rates import RateRule, RateSweep, RateTrial
+from neobert.kinds.rates import Numbers, RateRule, RateSearch, RateSweep, RateTrial
 from neobert.processes import StopRequest
 from neobert.runs.claims import Claim, ClaimLost
 from neobert.runs.layout import Layout
@@ -40,7 +40,7 @@ class DummySweep(RateSweep):
         return OptunaStudy(RateSubject(layout, self), storage_at(address_of_environment(layout.root)))
 
     def ask(self, layout: Layout) -> tuple[Part, Claim] | None:
-        return None
+        return self.study(layout).take() if self.search else None
 
     def execute(self, layout: Layout, run_file: RunFile | None, part: Part, claim: Claim, stop: StopRequest) -> None:
         assert isinstance(part, RateTrial)
@@ -50,7 +50,7 @@ class DummySweep(RateSweep):
             if (layout.root / f"break-{part.id}").exists():
                 raise RuntimeError("broken on purpose")
             claim.check()
-            publish_loss(part, loss_at(part.rate, part.seed))
+            publish_loss(part, loss_at(part.point, part.seed))
         append_line(layout.root / "published.jsonl", {"part": part.id})
 
 
@@ -62,9 +62,9 @@ def publish_loss(trial: RateTrial, loss: float) -> None:
         raise ClaimLost("recorded by another process")
 
 
-def loss_at(rate: float, seed: int) -> float:
+def loss_at(point: Numbers, seed: int) -> float:
     """The loss of a dummy run: a parabola over the octaves of the rate, with its vertex three octaves up."""
-    octaves = math.log2(rate / 2e-3) - 3
+    octaves = math.log2(point["peak_learning_rate"] / 2e-3) - 3
     return round(3 + 0.1 * octaves**2 + 0.01 * (seed - SEEDS[0]), 9)
 
 
@@ -78,7 +78,7 @@ def template(name: str = "M2") -> tuple[PretrainingRun, ...]:
     return row.stages
 
 
-def dummy_sweep(by: RateRule, seconds: float = 0.0) -> DummySweep:
+def dummy_sweep(by: RateRule | RateSearch, seconds: float = 0.0) -> DummySweep:
     """The sweep of M2 with two seeds; each run takes `seconds`."""
     sweep = DummySweep(stages=template(), seeds=SEEDS, by=by)
     sweep._seconds = seconds
@@ -96,13 +96,13 @@ def ask(layout: Layout, work: Work) -> tuple[Part, Claim] | None:
     return work.ask(layout)
 
 
-def work_through(layout: Layout, by: RateRule, seconds: float = 0.0) -> int:
+def work_through(layout: Layout, by: RateRule | RateSearch, seconds: float = 0.0) -> int:
     """One worker works through the sweep, in the storage of the environment; its exit code."""
     parts: list[Any] = [(None, part) for part in dummy_sweep(by, seconds).parts(layout)]
     return Worker(layout, parts, StopRequest(), execute=execute, ask=ask).run()
 
 
-def start_worker(layout: Layout, by: RateRule, seconds: float) -> forking.ForkedProcess:
+def start_worker(layout: Layout, by: RateRule | RateSearch, seconds: float) -> forking.ForkedProcess:
     """A real process with a real worker."""
     storage = {STORAGE_VARIABLE: storage_address("journal", layout.root)}
     environment = os.environ | storage | {forking.IMPORTED: "optuna"}
@@ -113,4 +113,5 @@ def start_worker(layout: Layout, by: RateRule, seconds: float) -> forking.Forked
 def main(arguments: Sequence[str]) -> int:
     """The worker of a process of its own."""
     root, seconds, by = arguments
-    return work_through(Layout(Path(root)), RateRule.model_validate_json(by), float(seconds))
+    kind = RateRule if '"rule"' in by else RateSearch
+    return work_through(Layout(Path(root)), kind.model_validate_json(by), float(seconds))

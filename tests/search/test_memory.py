@@ -4,13 +4,16 @@ from pathlib import Path
 
 import pytest
 
+import ablations
+from neobert.errors import MissingData
 from neobert.identity import plain
+from neobert.kinds.glue import GlueStudy
 from neobert.runs.layout import Layout
 from neobert.runs.records import publish_sealed
 from neobert.search.memory import importances, study_in_memory
 from neobert.search.space import Search
 from neobert.search.storages import STORAGE_VARIABLE, storage_address, storage_at
-from tests.reports.made_up_study import search_by
+from tests.reports.made_up_study import SAMPLED, MadeUpStudy, copy, search_by
 from tests.search.grid_worlds import POINTS, fail_part, load, study_of, work_through
 
 
@@ -63,3 +66,43 @@ def test_importances_are_the_same_for_equal_records_and_none_without_a_differenc
     assert work_through(layout, 8) == 0
     found = [importances(study_in_memory(layout, study_of(count))) for count in (8, 8, 1)]
     assert found[0] == found[1] and sum(found[0].values()) == pytest.approx(1) and found[2] == {}
+
+
+@pytest.fixture
+def searched(papers_ladder: None, study: MadeUpStudy) -> GlueStudy:
+    """A search of CoLA on M1 and a grid of RTE with two seeds."""
+    for seed in (0, 1):
+        study.pretrain("M1", seed)
+        study.search("M1", study.study("M1", "rte", seed))
+    return study.sampled("M1", "cola", search_by("tpe", "median"), SAMPLED, pruned=SAMPLED[:2])
+
+
+def test_a_study_is_asked_for_by_variant_and_task(searched: GlueStudy, study: MadeUpStudy, tmp_path: Path) -> None:
+    frame = ablations.study("M1", "cola", runs=study.root).trials_dataframe()
+    assert frame.state.tolist() == ["PRUNED"] * 2 + ["COMPLETE"] * 6
+    assert frame.params_learning_rate.tolist() == [point.learning_rate for point in SAMPLED]
+    assert copy(study.root, tmp_path / "copy") == 0
+    of_copy = ablations.study("M1", "cola", runs=tmp_path / "copy")
+    assert of_copy.best_value == frame.value.max() and of_copy.study_name == f"M1 cola tpe seed 0 ({searched.id})"
+
+
+def test_of_several_studies_one_is_chosen(searched: GlueStudy, study: MadeUpStudy) -> None:
+    with pytest.raises(
+        ValueError, match="there are 2 studies of rte on M1: choose one by its scale, seed, sampler or id"
+    ):
+        ablations.study("M1", "rte", runs=study.root)
+    chosen = ablations.study("M1", "rte", seed=1, runs=study.root)
+    assert chosen.user_attrs["seed"] == 1 and len(chosen.trials) == len(study.study("M1", "rte", 1).points)
+    study.search("M1", study.study("M1", "cola"))
+    assert "tpe" in ablations.study("M1", "cola", sampler="tpe", runs=study.root).study_name
+    assert "tpe" not in ablations.study("M1", "cola", sampler="grid", runs=study.root).study_name
+    assert ablations.study("M1", "cola", study_id=searched.id, runs=study.root).user_attrs["study"] == searched.id
+
+
+def test_a_study_that_is_not_there_is_named(searched: GlueStudy, study: MadeUpStudy, tmp_path: Path) -> None:
+    with pytest.raises(MissingData, match="there is no study of mnli on M1 in"):
+        ablations.study("M1", "mnli", runs=study.root)
+    with pytest.raises(MissingData, match="there is no study of cola on M1 with seed 3 in"):
+        ablations.study("M1", "cola", seed=3, runs=study.root)
+    with pytest.raises(MissingData, match="there is no folder of runs"):
+        ablations.study("M1", "cola", runs=tmp_path / "nowhere")

@@ -13,13 +13,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from neobert.files import read_lines
+from neobert.kinds.rates import RateRule, RateSearch
 from neobert.rates import next_step
 from neobert.runs.index import Index
 from neobert.runs.layout import Layout
+from neobert.search.space import Range
 from neobert.search.storages import STORAGE_VARIABLE, storage_address, storage_at
 from tests.search.grid_worlds import started
 from tests.search.rate_worlds import RULE, SEEDS, dummy_sweep, loss_at, publish_loss, start_worker, work_through
 from tests.support.waiting import until
+
+SEARCH = RateSearch(
+    sampler="tpe",
+    trials=5,
+    space={
+        "peak_learning_rate": Range(low=1e-4, high=1e-1, log=True),
+        "weight_decay": Range(low=0.01, high=0.3, log=True),
+    },
+)
 
 
 @pytest.fixture(autouse=True)
@@ -29,9 +40,9 @@ def storage_of_workers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Itera
     storage_at.cache_clear()
 
 
-def assert_sweep_is_right(layout: Layout) -> None:
+def assert_sweep_is_right(layout: Layout, by: RateRule | RateSearch) -> None:
     """Every trial was published once, and Optuna, read by itself, shows its loss."""
-    sweep = dummy_sweep(RULE)
+    sweep = dummy_sweep(by)
     trials = {trial.id: trial for trial in sweep.trials(layout)}
     assert Counter(line["part"] for line in read_lines(layout.root / "published.jsonl")) == dict.fromkeys(trials, 1)
     sweep.study(layout).show()
@@ -42,8 +53,7 @@ def assert_sweep_is_right(layout: Layout) -> None:
     assert Counter(each.user_attrs["trial"] for each in complete) == dict.fromkeys(trials, 1)
     for each in complete:
         trial = trials[each.user_attrs["trial"]]
-        assert each.params == {"peak_learning_rate": trial.rate}
-        assert (each.user_attrs["seed"], each.value) == (trial.seed, trial.loss)
+        assert (each.params, each.user_attrs["seed"], each.value) == (trial.point, trial.seed, trial.loss)
     assert {each.state.name for each in study.trials} <= {"COMPLETE", "FAIL"}
     assert Index(layout).progress(sweep).state == "done"
 
@@ -70,7 +80,7 @@ def test_the_rule_tries_the_steps_of_its_definition_in_their_order(
         layout, sweep = Layout(Path(folder)), dummy_sweep(rule)
         while pending := [trial for trial in sweep.trials(layout) if not trial.is_done]:
             for trial in pending:
-                step = RULE.rates.index(trial.rate) - RULE.most
+                step = RULE.rates.index(trial.point["peak_learning_rate"]) - RULE.most
                 if math.isnan(found := loss(step, trial.seed)):
                     trial.error.parent.mkdir(parents=True, exist_ok=True)
                     trial.error.write_text("{}")
@@ -78,31 +88,47 @@ def test_the_rule_tries_the_steps_of_its_definition_in_their_order(
                     publish_loss(trial, found)
             if all(trial.has_ended for trial in sweep.trials(layout)):
                 break
-        rates = [trial.rate for trial in sweep.trials(layout)]
+        rates = [trial.point["peak_learning_rate"] for trial in sweep.trials(layout)]
     assert rates == [RULE.rate(step) for step in tried for _ in SEEDS]
 
 
-def test_a_sweep_whose_workers_are_killed_goes_on_inside_the_others(tmp_path: Path) -> None:
+@pytest.mark.parametrize("by", [RULE, SEARCH], ids=["rule", "tpe"])
+def test_a_sweep_whose_workers_are_killed_goes_on_inside_the_others(tmp_path: Path, by: RateRule | RateSearch) -> None:
     layout = Layout(tmp_path)
-    running = [start_worker(layout, RULE, 0.3) for _ in range(3)]
+    running = [start_worker(layout, by, 0.3) for _ in range(3)]
     for begun in (2, 6):
         until(lambda begun=begun: started(layout) >= begun)
         victim = running.pop(0)
         victim.send_signal(signal.SIGKILL)
         assert victim.wait() == -signal.SIGKILL
     assert running[0].wait(timeout=60) == 0
-    assert_sweep_is_right(layout)
-    rates = [trial.rate for trial in dummy_sweep(RULE).trials(layout)]
-    assert rates == [RULE.rate(step) for step in range(-1, 5) for _ in SEEDS], "up to the rate beyond the best"
+    assert_sweep_is_right(layout, by)
+    rates = [trial.point["peak_learning_rate"] for trial in dummy_sweep(by).trials(layout)]
+    if isinstance(by, RateRule):
+        assert rates == [RULE.rate(step) for step in range(-1, 5) for _ in SEEDS], "up to the rate beyond the best"
+    else:
+        assert len(rates) == 5 * len(SEEDS) and rates[0] == 2e-3, "the variant's own point comes first"
+        assert all(rate == float(f"{rate:.1e}") for rate in rates)
 
 
 def test_a_study_that_is_lost_while_workers_run_is_made_again(tmp_path: Path) -> None:
     layout = Layout(tmp_path)
-    worker = start_worker(layout, RULE, 0.1)
+    worker = start_worker(layout, SEARCH, 0.1)
     until(lambda: started(layout) >= 4)
     (tmp_path / "optuna.journal").unlink()
     assert worker.wait(timeout=60) == 0
-    assert_sweep_is_right(layout)
+    assert_sweep_is_right(layout, SEARCH)
+
+
+@pytest.mark.parametrize("torn", [1, 3])
+def test_a_point_whose_file_is_torn_is_asked_for_again(tmp_path: Path, torn: int) -> None:
+    layout, sweep = Layout(tmp_path), dummy_sweep(SEARCH)
+    assert work_through(layout, SEARCH) == 0
+    request = sweep.request_file(layout, torn)
+    request.write_bytes(request.read_bytes()[:10])
+    assert Index(layout).progress(sweep).state != "done"
+    assert work_through(layout, SEARCH) == 0
+    assert len(sweep.asked(layout)) == SEARCH.trials and Index(layout).progress(sweep).state == "done"
 
 
 def test_a_running_trial_is_shown_with_its_seed(tmp_path: Path) -> None:
@@ -118,7 +144,7 @@ def test_a_running_trial_is_shown_with_its_seed(tmp_path: Path) -> None:
 
 def test_a_failed_run_is_told_fail_and_nothing_is_tried_beyond_its_rate(tmp_path: Path) -> None:
     layout, sweep = Layout(tmp_path), dummy_sweep(RULE)
-    broken = sweep.trial(layout, RULE.rate(2), SEEDS[1])
+    broken = sweep.trial(layout, {"peak_learning_rate": RULE.rate(2)}, SEEDS[1])
     (tmp_path / f"break-{broken.id}").touch()
     assert work_through(layout, RULE) == 1
     assert sweep.trials(layout)[-1].id == broken.id and Index(layout).progress(sweep).state == "failed"
@@ -126,7 +152,7 @@ def test_a_failed_run_is_told_fail_and_nothing_is_tried_beyond_its_rate(tmp_path
     (failed,) = [each for each in shown if each.state.name == "FAIL"]
     assert failed.user_attrs["error"] == "RuntimeError: broken on purpose" and failed.user_attrs["seed"] == SEEDS[1]
     losses = {each.value for each in shown if each.state.name == "COMPLETE"}
-    assert losses == {loss_at(trial.rate, trial.seed) for trial in sweep.trials(layout) if trial.is_done}
+    assert losses == {loss_at(trial.point, trial.seed) for trial in sweep.trials(layout) if trial.is_done}
     (tmp_path / f"break-{broken.id}").unlink()
     assert work_through(layout, RULE) == 0
-    assert_sweep_is_right(layout)
+    assert_sweep_is_right(layout, RULE)

@@ -8,6 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 
 from neobert.errors import RunFailed
 from neobert.executors import selection
@@ -19,7 +22,7 @@ from neobert.runs.claims import ClaimLost, acquire
 from neobert.runs.index import Index
 from neobert.runs.layout import Layout
 from neobert.runs.records import read_record
-from neobert.search.samplers import SAMPLERS
+from neobert.search.samplers import SAMPLERS, axes_of, space_of
 from neobert.search.space import Range, Space
 from neobert.search.storages import STORAGE_VARIABLE, storage_address, storage_at
 from tests.search.grid_worlds import (
@@ -252,6 +255,43 @@ def test_a_search_does_not_change_the_ids_of_grids_and_trials() -> None:
     assert "search" not in json.loads(json.dumps(grid.shared_by_trials))
     assert grid.trial_id(POINTS[0]) == search.trial_id(POINTS[0])
     assert grid.id != search.id
+
+
+@given(
+    st.sampled_from(
+        [
+            IntDistribution(2, 32, log=True),
+            CategoricalDistribution((4, 8)),
+        ]
+    ),
+    st.sampled_from([FloatDistribution(1e-6, 1e-3, log=True), CategoricalDistribution((1e-5,))]),
+    st.sampled_from([FloatDistribution(0, 0.1), FloatDistribution(1e-6, 0.1, log=True)]),
+)
+def test_distributions_of_optuna_become_a_space_and_back(
+    sizes: BaseDistribution, rates: BaseDistribution, decays: BaseDistribution
+) -> None:
+    axes = {"batch_size": sizes, "learning_rate": rates, "weight_decay": decays}
+    assert axes_of(Space.read(json.loads(space_of(axes).model_dump_json()))) == axes
+
+
+@pytest.mark.parametrize(
+    ("axis", "distribution", "sentence"),
+    [
+        ("learning_rate", FloatDistribution(0.0, 0.1), "learning_rate cannot be 0"),
+        ("batch_size", FloatDistribution(1.5, 8.0), "whole numbers"),
+        ("weight_decay", FloatDistribution(0.0, 0.1, step=0.05), "steps of 0.05: give its values"),
+        ("weight_decay", 0.1, "give a distribution of optuna.distributions"),
+        ("weight_decays", FloatDistribution(0.0, 0.1), "weight_decays"),
+    ],
+)
+def test_axes_that_no_point_can_have_are_refused(axis: str, distribution: BaseDistribution, sentence: str) -> None:
+    axes: dict[str, BaseDistribution] = {
+        "batch_size": CategoricalDistribution((8,)),
+        "learning_rate": CategoricalDistribution((1e-4,)),
+        "weight_decay": CategoricalDistribution((0.0,)),
+    }
+    with pytest.raises(ValueError, match=sentence):
+        space_of(axes | {axis: distribution})
 
 
 def test_the_space_of_a_grid_lies_between_its_ends() -> None:
