@@ -14,15 +14,14 @@ from functools import cache
 from pathlib import Path
 from reprlib import repr as shortened
 from types import ModuleType
-from typing import Annotated, Any, Self, TypeVar
+from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, InstanceOf, StringConstraints, TypeAdapter, ValidationError
 
 from ablations import ladder as papers_ladder
 from ablations.ladders import SCALES, Ladder
 from ablations.scales import Rules
-from ablations.scaling import scaled
-from ablations.variant import Modification, Variant, findings_in, prove
+from ablations.variant import Variant, findings_in, prove
 from neobert.data.catalog import CORPORA
 from neobert.data.corpora import TEXT_COLUMN
 from neobert.errors import MissingData, did_you_mean
@@ -41,7 +40,6 @@ REFUSED_NAME = re.compile(r"\.\.|\s|@(steps|rate)|^all$|^$")
 SMALL_NAME = re.compile(r"[a-z][a-z0-9_-]*")
 FolderOfTexts = str | Path | tuple[str | Path, str]
 """A corpus as a ladder declares it: a folder, or a folder and its text column."""
-Declared = TypeVar("Declared", Rules, Modification, Variant)
 
 
 class Settings(BaseModel):
@@ -133,32 +131,29 @@ def _told(given: str, path: str) -> Iterator[None]:
 def _collected(module: ModuleType, given: str, code: bytes = b"") -> Ladder:
     """Return the ladder that a module declares. Raises ValueError if a name in it is unknown or cannot be used."""
     variants, settings = _variants_of(module), Settings.of(module, given)
-    _refuse_wrong_names(settings)
-    folder = Path(module.__file__ or "").parent
-    return Ladder(
-        given=given,
-        title=settings.TITLE,
-        variants=variants,
-        last_kept=_last_kept(variants),
-        scales=settings.SCALES,
-        scale=next(iter(settings.SCALES), OWN_DEFAULT_SCALE if given else DEFAULT_SCALE),
-        corpora=_corpora_of(settings.CORPORA, folder),
-        tasks=_tasks_of(settings.TASKS, folder),
-        spaces=_spaces_of(settings.GRIDS),
-        code=code,
-    )
-
-
-def _refuse_wrong_names(settings: Settings) -> None:
-    for setting, kind, taken, names in (
-        ("SCALES", "scale", SCALES, settings.SCALES),
-        ("CORPORA", "corpus", CORPORA, settings.CORPORA),
-    ):
+    for kind, taken, names in (("scale", SCALES, settings.SCALES), ("corpus", CORPORA, settings.CORPORA)):
         for name in names:
             if not SMALL_NAME.fullmatch(name):
                 raise ValueError(f"{name!r} cannot be the name of a {kind}: take small letters")
             if name in taken:
-                raise ValueError(f"{setting} redefines {name!r}, which every ladder has: give the {kind} another name")
+                raise ValueError(f"every ladder has the {kind} {name!r}: give yours another name")
+    folder, corpora = Path(module.__file__ or "").parent, {}
+    for name, declared in settings.CORPORA.items():
+        texts, column = declared if isinstance(declared, tuple) else (declared, TEXT_COLUMN)
+        corpora[name] = str((folder / texts).resolve()), column
+    kept = [variant for name, variant in variants.items() if variant.kept and "@" not in name]
+    return Ladder(
+        given=given,
+        title=settings.TITLE,
+        variants=variants,
+        last_kept=kept[-1] if kept else next(iter(variants.values())),
+        scales=settings.SCALES,
+        scale=next(iter(settings.SCALES), OWN_DEFAULT_SCALE if given else DEFAULT_SCALE),
+        corpora=corpora,
+        tasks=_tasks_of(settings.TASKS, folder),
+        spaces=_spaces_of(settings.GRIDS),
+        code=code,
+    )
 
 
 def _variants_of(module: ModuleType) -> dict[str, Variant]:
@@ -176,18 +171,6 @@ def _variants_of(module: ModuleType) -> dict[str, Variant]:
     if not found:
         raise ValueError("it declares no variants: see examples/ and docs/own-ladder.md")
     return found
-
-
-def _last_kept(variants: Mapping[str, Variant]) -> Variant:
-    """Return the last kept variant that is no alternative, or else the first variant."""
-    kept = [variant for name, variant in variants.items() if variant.kept and "@" not in name]
-    return kept[-1] if kept else next(iter(variants.values()))
-
-
-def _corpora_of(declared: Mapping[str, FolderOfTexts], folder: Path) -> dict[str, tuple[str, str]]:
-    """Return the folder and text column of a ladder's own corpora; folders are relative to the ladder's."""
-    pairs = {name: given if isinstance(given, tuple) else (given, TEXT_COLUMN) for name, given in declared.items()}
-    return {name: (str((folder / texts).resolve()), column) for name, (texts, column) in pairs.items()}
 
 
 def _tasks_of(chosen: Sequence[Task | str], folder: Path) -> dict[str, Task]:
@@ -253,15 +236,18 @@ def _spaces_of(declared: Mapping[str, Mapping[str, Any]]) -> dict[str, Space]:
 
 
 def proved(own: Ladder) -> Ladder:
-    """Return a ladder after checking that every variant is its parent plus what it declares, however it was made, that
-    its parts can be built, and that the rules of the scales can be applied.
+    """Return a ladder after checking that every variant is its parent plus what it declares, however it was made, and
+    that its parts can be built.
 
     Raises:
         ValueError: a check fails.
     """
     corpora = (*CORPORA, *own.corpora)
     for name, rules in own.scales.items():
-        _refuse_wrong_types(rules, f"SCALES[{name!r}]")
+        try:
+            TypeAdapter(Rules).validate_python(dict(vars(rules)))
+        except ValidationError as error:
+            raise ValueError(f"SCALES[{name!r}]: {findings_in(error)}") from error
     for variant in own.variants.values():
         _prove_variant(variant, own.variants)
     for variant in own.variants.values():
@@ -273,22 +259,10 @@ def proved(own: Ladder) -> Ladder:
             raise ValueError(f"{variant.name} cannot be built: {kind}{error}") from error
         if (corpus := recipe.data.corpus) not in corpora:
             raise ValueError(f"{variant.name} reads corpus {corpus!r}: {did_you_mean(corpus, corpora)}")
-    for name in own.scales:
-        _prove_scale(own, name)
     return own
 
 
-def _refuse_wrong_types(value: Declared, where: str) -> None:
-    try:
-        TypeAdapter(type(value)).validate_python(dict(vars(value)))
-    except ValidationError as error:
-        raise ValueError(f"{where}: {findings_in(error)}") from error
-
-
 def _prove_variant(variant: Variant, variants: Mapping[str, Variant]) -> None:
-    _refuse_wrong_types(variant, f"variant {variant.name}")
-    for modification in variant.modifications:
-        _refuse_wrong_types(modification, f"variant {variant.name}: modification {modification.title!r}")
     parent = variant.parent
     if parent is None:
         if variant.modifications:
@@ -312,21 +286,3 @@ def _require_parts(recipe: Pretraining) -> None:
         given, settings = (None, optimization), optimization.settings
         OPTIMIZERS.require(optimization.optimizer, *given, settings=settings, field="optimizer")
     SHARES_LEFT.make(optimization.decay, 0.5, settings=optimization.settings, field="decay")
-
-
-def _prove_scale(own: Ladder, name: str) -> None:
-    """Check that the rules of a scale can be applied to every variant, also where the result is impossible, which is
-    refused when it is planned."""
-    if (documents := own.scales[name].documents) < 1:
-        raise ValueError(f"SCALES[{name!r}]: documents is {documents}, and must be at least 1")
-    for variant in own.variants.values():
-        for vocabulary in ("trained", "published"):
-            try:
-                scaled(own, variant.recipe, name, vocabulary)
-            except ValueError:
-                continue
-            except Exception as error:
-                raise ValueError(
-                    f"SCALES[{name!r}] cannot be applied to {variant.name} with a {vocabulary} vocabulary: "
-                    f"{type(error).__name__}: {error}"
-                ) from error

@@ -11,16 +11,15 @@ Runs are named by recipes, so variants with equal recipes share them.
 
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Iterable, Sequence
+from typing import Literal, get_args
 
 from ablations.ladders import Ladder, modifications_of
 from ablations.scales import Scale, Vocabulary
 from ablations.scaling import scaled, scaled_variant
 from ablations.variant import Modification, Variant
 from neobert.errors import did_you_mean
-from neobert.rates import FIELDS, RATE, rate_text, rounded, with_number
+from neobert.rates import FIELDS, RATE, rate_text, with_number
 
 SETTING = re.compile(r"(?P<base>.+)@(?P<field>rate|steps|[a-z]\w*(?=-))-?(?P<value>\d\S*)")
 SHARE = re.compile(r"0\.\d{0,2}[1-9]")
@@ -31,12 +30,17 @@ DesignKind = Literal["leave-one-out", "add-one"]
 # Numbers in names
 
 
+def at_number(variant: Variant, field: str, value: float) -> Variant:
+    """Return a variant at another number of the optimizer, which scales leave as it is."""
+    name, text = field.replace("_", " "), rate_text(value) if field == RATE else f"{value:g}"
+    source = "a reading of this study, not the paper"
+    change = Modification(f"{name} {text}", source, optimization={field: float(text)}, unscaled=True)
+    return variant.derive(with_number(variant.name, field, value), change, kept=variant.kept)
+
+
 def at_rate(variant: Variant, rate: float) -> Variant:
-    """Return a variant at another peak rate, rounded to two digits, which scales leave as it is."""
-    text = rate_text(rate)
-    source = "a sweep over peak rates (sweeps/learning_rates.py), not the paper"
-    change = Modification(f"peak learning rate {text}", source, optimization={RATE: rounded(rate)}, unscaled=True)
-    return variant.derive(with_number(variant.name, RATE, rate), change, kept=variant.kept)
+    """Return a variant at another peak rate, rounded to two digits."""
+    return at_number(variant, RATE, rate)
 
 
 def shorter(variant: Variant, share: float) -> Variant:
@@ -50,42 +54,24 @@ def shorter(variant: Variant, share: float) -> Variant:
     return variant.derive(f"{variant.name}@steps{text}", change, kept=variant.kept)
 
 
-@dataclass(frozen=True)
-class NamedNumber:
-    """A number that a name can set: its text in names (empty if it is impossible), how to write it, and the variant
-    that has it. Names have numbers in the order of `place`."""
-
-    text: Callable[[float], str]
-    form: str
-    make: Callable[[Variant, float], Variant]
-    place: int = 1
-
-
-def _number_of(field: str) -> NamedNumber:
-    def make(variant: Variant, value: float) -> Variant:
-        title, source = f"{field} {value:g} at every scale", "a reading of this study, not the paper"
-        change = Modification(title, source, optimization={field: value}, unscaled=True)
-        return variant.derive(with_number(variant.name, field, value), change, kept=variant.kept)
-
-    return NamedNumber("{:g}".format, f"up to six digits, as @{field}-0.95", make)
-
-
-NUMBERS = {
-    "steps": NamedNumber(
-        lambda share: f"{share:g}" if SHARE.fullmatch(f"{share:g}") else "",
-        "a share between 0 and 1 in up to three digits, as @steps0.25",
-        shorter,
-        place=0,
-    ),
-    **{field: _number_of(field) for field in FIELDS},
-    "rate": NamedNumber(rate_text, "one or two digits and a power of ten, as @rate2.8e-3", at_rate, place=2),
+FORMS = {
+    "steps": "a share between 0 and 1 in up to three digits, as @steps0.25",
+    "rate": "one or two digits and a power of ten, as @rate2.8e-3",
 }
+
+
+def _text_of(field: str, value: float) -> str:
+    """Return a number as names have it; empty if they cannot."""
+    if field == "rate":
+        return rate_text(value)
+    text = f"{value:g}"
+    return text if field != "steps" or SHARE.fullmatch(text) else ""
 
 
 def split_numbers(ladder: Ladder, name: str) -> tuple[str, list[tuple[str, str]]]:
     """Return the name of the variant that a name sets numbers of, and these: fields with their values as text."""
-    known, base, numbers = ladder.variants, name, list[tuple[str, str]]()
-    while base not in known and (found := SETTING.fullmatch(base)):
+    base, numbers = name, list[tuple[str, str]]()
+    while base not in ladder.variants and (found := SETTING.fullmatch(base)):
         base, field = found["base"], found["field"]
         numbers.insert(0, ("rate" if field == RATE else field, found["value"]))
     return base, numbers
@@ -98,7 +84,7 @@ def _with_numbers(ladder: Ladder, name: str) -> Variant | None:
     if variant is None:
         return None
     for field, text in numbers:
-        if field not in NUMBERS:
+        if field not in (*FORMS, *FIELDS):
             raise ValueError(
                 f"{name!r} names no number of the optimizer: {did_you_mean(field, FIELDS)}; for another peak learning "
                 f"rate write {base}@rate1e-3"
@@ -107,13 +93,15 @@ def _with_numbers(ladder: Ladder, name: str) -> Variant | None:
             value = float(text)
         except ValueError:
             value = math.nan
-        if not math.isfinite(value) or NUMBERS[field].text(value) != text:
-            raise ValueError(f"{name!r} names no value of {field}: write {NUMBERS[field].form}")
+        if not math.isfinite(value) or _text_of(field, value) != text:
+            form = FORMS.get(field, f"up to six digits, as @{field}-0.95")
+            raise ValueError(f"{name!r} names no value of {field}: write {form}")
     fields = [field for field, _ in numbers]
-    if fields != sorted(dict(numbers), key=lambda field: NUMBERS[field].place):
+    if fields != sorted(dict.fromkeys(fields), key=lambda field: (field == "rate") - (field == "steps")):
         raise ValueError(f"{name!r}: name each number once, @steps first and @rate last")
     for field, text in numbers:
-        variant = NUMBERS[field].make(variant, float(text))
+        value, number = float(text), RATE if field == "rate" else field
+        variant = shorter(variant, value) if field == "steps" else at_number(variant, number, value)
     return variant
 
 
@@ -148,19 +136,15 @@ def without(ladder: Ladder, variant: Variant, name: str) -> Variant:
     return found
 
 
-def with_one(ladder: Ladder, variant: Variant, name: str) -> Variant:
-    """Return a variant with one modification of the ladder more. Raises ValueError if it is impossible there or changes
-    nothing."""
-    return variant.derive(f"{variant.name}+{name}", ladder.modifications[name])
-
-
 def _by_one(ladder: Ladder, name: str) -> Variant | None:
     """Return the variant of a name with one modification more or less; None for other names."""
-    for sign, make in (("-", without), ("+", with_one)):
-        for variant in ladder.steps.values():
+    for variant in ladder.steps.values():
+        for sign in "-+":
             modification = name.removeprefix(f"{variant.name}{sign}")
             if modification != name and modification in ladder.modifications:
-                return make(ladder, variant, modification)
+                left_out = sign == "-"
+                add = ladder.modifications[modification]
+                return without(ladder, variant, modification) if left_out else variant.derive(name, add)
     return None
 
 
@@ -232,7 +216,7 @@ def chosen_variants(ladder: Ladder, names: Sequence[str]) -> list[Variant]:
 
 def _expanded(ladder: Ladder, name: str) -> list[Variant]:
     """Return the variants that one name stands for."""
-    known, on_ladder = ladder.variants, list(ladder.steps.values())
+    on_ladder = list(ladder.steps.values())
     several, mark, numbers = name.partition("@")
     if mark and (several == "all" or ".." in several):
         return [one_variant(ladder, f"{each.name}{mark}{numbers}") for each in _expanded(ladder, several)]
@@ -241,15 +225,16 @@ def _expanded(ladder: Ladder, name: str) -> list[Variant]:
     first, dots, last = name.partition("..")
     if dots:
         names = list(ladder.steps)
-        start, end = (names.index(_known(end, names)) for end in (first, last))
+        if unknown := [end for end in (first, last) if end not in names]:
+            raise ValueError(_unknown(unknown[0], names))
+        start, end = names.index(first), names.index(last)
         if start > end:
             raise ValueError(f"{name} names no variant, as {last} comes before {first}: did you mean {last}..{first}?")
         return on_ladder[start : end + 1]
     if variant := named(ladder, name):
         return [variant]
-    raise ValueError(
-        _unknown(name, [*known, *names_of_design(ladder, "leave-one-out"), *names_of_design(ladder, "add-one")])
-    )
+    of_designs = (each for kind in get_args(DesignKind) for each in names_of_design(ladder, kind))
+    raise ValueError(_unknown(name, [*ladder.variants, *of_designs]))
 
 
 def one_variant(ladder: Ladder, name: str) -> Variant:
@@ -258,12 +243,6 @@ def one_variant(ladder: Ladder, name: str) -> Variant:
     if len(found) != 1:
         raise ValueError(f"{name} names {len(found)} variants, and this is about one: name them one by one")
     return found[0]
-
-
-def _known(name: str, names: Sequence[str]) -> str:
-    if name not in names:
-        raise ValueError(_unknown(name, names))
-    return name
 
 
 def _unknown(name: str, names: Sequence[str]) -> str:

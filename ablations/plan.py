@@ -4,6 +4,7 @@ Planning only reads the folder of runs and the names of the source; it writes no
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -24,7 +25,7 @@ from ablations.recipe_runs import (
     pretraining_runs,
 )
 from ablations.scales import Scale
-from ablations.scaling import scaled, scaled_recipes, scaled_variant, unrepresented, vocabulary_of
+from ablations.scaling import scaled, scaled_variant, unrepresented, vocabulary_of
 from ablations.variant import EmbeddingProtocol, Recipe, Variant, change_label
 from neobert.data.sources import Source
 from neobert.errors import MissingData
@@ -88,11 +89,6 @@ class PlanRow:
     def runs(self) -> list[Run]:
         return [planned.run for planned in self.planned]
 
-    @property
-    def encoders(self) -> tuple[PretrainingRun, ...]:
-        """The runs of pre-training that its studies start from, planned or not; none for an external model."""
-        return ()
-
     def labels(self, planned: PlannedRun, source: Source) -> dict[str, Any]:
         """Return the entries of a run's run.json other than its specification."""
         common = {"scale": self.scale, "data": source.label, "unavailable_tasks": self.skipped}
@@ -111,8 +107,12 @@ class PlanRow:
     ) -> None:
         """Write the run.json of every run, before anything starts; `kept` as for `write_run_file`."""
         self.write_subject(layout)
-        for planned in self.planned:
-            write_run_file(layout, planned.run, specification, execution, self.labels(planned, source), kept)
+        for run, labels in self.run_files(source):
+            write_run_file(layout, run, specification, execution, labels, kept)
+
+    def run_files(self, source: Source) -> list[tuple[Run, dict[str, Any]]]:
+        """Return the runs that have a run.json, each with its labels."""
+        return [(planned.run, self.labels(planned, source)) for planned in self.planned]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,10 +125,6 @@ class VariantRow(PlanRow):
     parent_recipe: Recipe | None
     stages: tuple[PretrainingRun, ...]
     vocabulary: Literal["trained", "published"]
-
-    @property
-    def encoders(self) -> tuple[PretrainingRun, ...]:
-        return self.stages
 
     @property
     def title(self) -> str:
@@ -154,8 +150,11 @@ class VariantRow(PlanRow):
     @cached_property
     def _twins(self) -> dict[str, Recipe]:
         """The ladder's variants with the same pre-training at this scale, such as those that differ in the grid."""
-        recipes = scaled_recipes(self.ladder, self.scale, self.vocabulary)
-        return {name: recipe for name, recipe in recipes.items() if recipe.pretraining == self.recipe.pretraining}
+        found = {}
+        for name, variant in self.ladder.variants.items():
+            with suppress(ValueError):  # a variant that is impossible here is refused where it is planned
+                found[name] = scaled(self.ladder, variant.recipe, self.scale, self.vocabulary)
+        return {name: recipe for name, recipe in found.items() if recipe.pretraining == self.recipe.pretraining}
 
     def labels(self, planned: PlannedRun, source: Source) -> dict[str, Any]:
         """Return the variants that share the run; for pre-training also the parent and changes of the first one."""

@@ -14,7 +14,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -58,24 +58,6 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-@dataclass(frozen=True)
-class Request:
-    """What is asked for: the data that a plan `needs` in a folder.
-
-    `command` downloads what is missing of it. `most_bytes` bounds the size of each corpus. With `check` nothing is
-    downloaded.
-    """
-
-    folder: Path
-    needs: "Needs"
-    command: str
-    most_bytes: int | None
-    workers: int
-    dry_run: bool
-    check: bool
-    as_json: bool
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code (0 done, 1 disk or damage, 2 refused, 3 something is missing)."""
     parser = build_parser()
@@ -84,71 +66,70 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error("--benchmark goes with --stages … mteb")
 
     def prefetch() -> int:
-        request = _request(options)
-        return _check(request) if request.check else _download(request)
+        needs = _needs(options)
+        return _check(options, needs) if options.check else _download(options, needs)
 
     return guarded("prefetch.py", prefetch, options.data_dir)
 
 
-def _request(options: argparse.Namespace) -> Request:
+def _needs(options: argparse.Namespace) -> "Needs":
+    """Return the data that the plan and the models need."""
     from ablations.launch.checks import requirements
     from ablations.loading import load
     from ablations.names import chosen_variants
     from ablations.paper_models import chosen_models
 
     ladder = load(options.ladder)
-    chosen, scale = chosen_variants(ladder, options.variant), ladder.scale_named(options.scale)
-    needs = requirements(ladder, chosen, scale, options.stages, options.benchmark)
+    options.scale = ladder.scale_named(options.scale)
+    chosen = chosen_variants(ladder, options.variant)
+    needs = requirements(ladder, chosen, options.scale, options.stages, options.benchmark)
+    return replace(needs, models=chosen_models(options.models))
+
+
+def _command(options: argparse.Namespace) -> str:
+    """Return the command that downloads what is missing."""
     words = ["python", "ablations/prefetch.py", "--variant", *options.variant, "--data-dir", str(options.data_dir)]
-    words += ["--scale", scale, "--stages", *options.stages]
+    words += ["--scale", options.scale, "--stages", *options.stages]
     words += ["--benchmark", *options.benchmark] if options.benchmark else []
     words += ["--ladder", options.ladder] if options.ladder else []
     words += ["--models", *options.models] if options.models else []
     words += ["--most-bytes", str(options.most_bytes)] if options.most_bytes else []
-    return Request(
-        folder=options.data_dir,
-        needs=replace(needs, models=chosen_models(options.models)),
-        command=shlex.join(words),
-        most_bytes=options.most_bytes,
-        workers=options.workers,
-        dry_run=options.dry_run,
-        check=options.check,
-        as_json=options.json,
-    )
+    return shlex.join(words)
 
 
-def _check(request: Request) -> int:
+def _check(options: argparse.Namespace, needs: "Needs") -> int:
     from neobert.data.download import items_of, verify_prefetch
 
-    found = verify_prefetch(request.folder, request.needs)
-    if request.as_json:
+    found, command = verify_prefetch(options.data_dir, needs), _command(options)
+    if options.json:
         entries = [
-            {"item": gap.item.name, "reason": gap.reason, "from": gap.item.repositories, "command": request.command}
+            {"item": gap.item.name, "reason": gap.reason, "from": gap.item.repositories, "command": command}
             for gap in found
         ]
         print(json.dumps(entries, indent=1))
     else:
         for gap in found:
             print(f"missing: {gap.item.name}: {gap.reason} (from {gap.item.repositories})")
-        checked = sum(1 for _ in items_of(request.needs))
-        print(f"download it with: {request.command}" if found else f"complete: {checked} items, read without a network")
+        checked = sum(1 for _ in items_of(needs))
+        print(f"download it with: {command}" if found else f"complete: {checked} items, read without a network")
     return EXIT_MISSING if found else EXIT_DONE
 
 
-def _download(request: Request) -> int:
+def _download(options: argparse.Namespace, needs: "Needs") -> int:
     from neobert.data.download import CLAIMS, download, items_of, require_room, select
     from neobert.runs.claims import acquire
 
     errors: list[Exception] = []
-    claim = None if request.dry_run else acquire(inside(request.folder, CLAIMS))
-    if claim is None and not request.dry_run:
-        raise RunFailed(f"another prefetch is at work on {request.folder}: wait for its end")
+    folder = options.data_dir
+    claim = None if options.dry_run else acquire(inside(folder, CLAIMS))
+    if claim is None and not options.dry_run:
+        raise RunFailed(f"another prefetch is at work on {folder}: wait for its end")
     with claim or nullcontext():
-        selection = select(request.folder, list(items_of(request.needs)), most_bytes=request.most_bytes)
-        _print_plan(selection, as_json=request.as_json)
-        require_room(request.folder, selection.missing_bytes)
-        if not request.dry_run:
-            errors = download(request.folder, selection, workers=request.workers)
+        selection = select(folder, list(items_of(needs)), most_bytes=options.most_bytes)
+        _print_plan(selection, as_json=options.json)
+        require_room(folder, selection.missing_bytes)
+        if not options.dry_run:
+            errors = download(folder, selection, workers=options.workers)
     for problem in [*selection.problems, *map(str, errors)]:
         print(f"prefetch.py: {problem}", file=sys.stderr)
     codes = {exit_code(error) for error in errors} | ({EXIT_MISSING} if selection.problems else set())

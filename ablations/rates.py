@@ -28,22 +28,9 @@ ROUNDING = 1e-12
 # Variants at a rate
 
 
-def without_rate(name: str) -> str:
-    """Return the name of a variant without its rate."""
-    return name.partition(MARK)[0]
-
-
 def shared_rate(ladder: Ladder, variant: Variant, scale: Scale) -> float:
     """Return the peak rate of a variant at a scale without a rate in its name."""
     return scaled(ladder, variant.recipe, scale, "published").pretraining.optimization.peak_learning_rate
-
-
-def variant_at(ladder: Ladder, variant: Variant, rate: float, scale: Scale) -> Variant:
-    """Return a variant at a rate of a scale; at its shared rate the variant itself."""
-    return variant if rate == shared_rate(ladder, variant, scale) else at_rate(variant, rate)
-
-
-# The grid
 
 
 def grid_rate(ladder: Ladder, variant: Variant, scale: Scale, factor: float, step: int) -> float:
@@ -153,10 +140,5 @@ class RateCurve:
 def best_variant(ladder: Ladder, variant: Variant, optimum: Optimum, scale: Scale) -> Variant:
     """Return a variant at its best rate; the variant itself if its shared rate counts as the same."""
     shared = shared_rate(ladder, variant, scale)
-    rate = shared if are_same(shared, optimum.exact) else optimum.rate
-    return variant_at(ladder, variant, rate, scale)
-
-
-def are_same(rate: float, other: float) -> bool:
-    """Return whether two rates count as the same (`SAME_RATE`)."""
-    return max(rate, other) <= SAME_RATE * min(rate, other)
+    is_same = max(shared, optimum.exact) <= SAME_RATE * min(shared, optimum.exact)
+    return variant if is_same else at_rate(variant, optimum.rate)

@@ -205,12 +205,9 @@ def readout_evaluations(ladder: Ladder, run: PretrainingRun, scale: Scale, sourc
 
 def perplexity_evaluations(trained: Sequence[PretrainingRun], source: Source) -> list[ReadoutEvaluation]:
     """Return the pseudo-perplexity of each stage of pre-training by length of the text."""
-    return [_evaluation(run, PERPLEXITY, longest_context(run), _corpora(source)) for run in trained]
-
-
-def longest_context(run: PretrainingRun) -> int:
-    """Return the longest context in tokens in which a stage's weights are measured."""
-    return run.position_table or LENGTHS_OF_CONTEXT * run.recipe.stages[-1].context
+    longest = [run.position_table or LENGTHS_OF_CONTEXT * run.recipe.stages[-1].context for run in trained]
+    corpora = _corpora(source)
+    return [_evaluation(run, PERPLEXITY, context, corpora) for run, context in zip(trained, longest, strict=True)]
 
 
 def missing_readouts(source: Source, stages: Collection[str]) -> dict[str, str]:

@@ -39,7 +39,6 @@ from neobert.runs.kinds import STAGES_OF_VARIANTS
 
 if TYPE_CHECKING:
     from ablations.launch.execute import Workspace
-    from ablations.launch.request import Selection
     from ablations.plan import VariantRow
 
 PROGRAM = "python ablations/run.py"
@@ -185,19 +184,18 @@ def _print_beside(lines: Sequence[str], *, as_json: bool) -> None:
 
 def _list(words: Sequence[str]) -> int:
     flags = _parse("list", words)
-    return guarded("run.py", lambda: _print_ladder(selection_from(flags), as_json=flags["json"]), flags["runs"])
 
+    def print_ladder_of_selection() -> int:
+        from ablations.launch.execute import open_workspace
+        from ablations.launch.listing import print_ladder
+        from ablations.launch.request import Place
 
-def _print_ladder(selection: "Selection", *, as_json: bool) -> int:
-    from ablations.launch.execute import open_workspace
-    from ablations.launch.listing import print_ladder
-    from ablations.launch.request import Place
+        rows, lines = _plan(open_workspace(selection_from(flags), Place(), dry_run=True))
+        print_ladder(rows, as_json=flags["json"])
+        _print_beside(lines, as_json=flags["json"])
+        return EXIT_DONE
 
-    workspace = open_workspace(selection, Place(), dry_run=True)
-    rows, lines = _plan(workspace)
-    print_ladder(rows, as_json=as_json)
-    _print_beside(lines, as_json=as_json)
-    return EXIT_DONE
+    return guarded("run.py", print_ladder_of_selection, flags["runs"])
 
 
 def _cancel(words: Sequence[str]) -> int:
@@ -206,18 +204,17 @@ def _cancel(words: Sequence[str]) -> int:
 
 
 def _cancel_jobs(flags: Flags) -> int:
-    from ablations.launch.submit import JobFilter, cancel_jobs
+    from ablations.launch.submit import cancel_jobs
     from ablations.loading import load
     from ablations.names import chosen_variants, names_of_design
     from neobert.console import logs
     from neobert.runs.layout import Layout
 
     ladder, design = load(flags["ladder"]), flags["design"]
-    of_design = names_of_design(ladder, design) if design else []
-    named = [variant.name for variant in chosen_variants(ladder, flags["variant"] or [])]
+    names = {variant.name for variant in chosen_variants(ladder, flags["variant"] or [])}
+    names |= set(names_of_design(ladder, design)) if design else set()
     scale = flags["scale"] and ladder.scale_named(flags["scale"])
-    wanted = JobFilter(ladder, frozenset([*of_design, *named]), scale, flags["data"], flags["seed"])
-    jobs = cancel_jobs(Layout(flags["runs"].resolve()), wanted)
+    jobs = cancel_jobs(Layout(flags["runs"].resolve()), ladder, names, scale, flags["data"], flags["seed"])
     if flags["json"]:
         print(json.dumps(jobs))
     said = f"{len(jobs)} job(s) cancelled {' '.join(jobs)}; what they finished or saved stays"

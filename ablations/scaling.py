@@ -8,8 +8,7 @@ to do. Values that a modification declares as unscaled are used as they are.
 
 import math
 import re
-from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -18,6 +17,7 @@ from ablations.ladders import Ladder
 from ablations.scales import HALF_LIFE_SHARE, RULES, UNSCALED, Rows, Rules, Scale, Shape, Vocabulary
 from ablations.variant import WAYS_OUT, Recipe, Variant, prove_scaled, validated
 from neobert.data.sources import Source
+from neobert.errors import did_you_mean
 from neobert.execution import Execution
 from neobert.identity import difference
 from neobert.processes import available_cores
@@ -88,6 +88,8 @@ def replaced(name: str, rule: Any, value: Any, baseline: Any) -> Any:
         ValueError: the baseline's value has no ratio to the number, because it is 0 or None.
     """
     if isinstance(rule, Mapping):
+        if unknown := [key for key in rule if key not in value]:
+            raise ValueError(f"{name.lstrip('.')} has no field {unknown[0]!r}: {did_you_mean(str(unknown[0]), value)}")
         return value | {key: replaced(f"{name}.{key}", each, value[key], baseline[key]) for key, each in rule.items()}
     if value == baseline:
         return rule
@@ -176,16 +178,6 @@ def _warmup(its: Scaling, stage: Tree) -> int:
     return round(stage["warmup_steps"] * _share_of_steps(its, stage) * stretch)
 
 
-def _decay(its: Scaling, stage: Tree) -> int:
-    steps = stage["decay_steps"]
-    return max(1, round(steps * _share_of_steps(its, stage))) if steps else 0
-
-
-def _tokens(its: Scaling, stage: Tree) -> int:
-    rows, context = its.rules.tokens_per_step, _context(its, stage["context"])
-    return scaled_count("tokens_per_step", rows, stage["tokens_per_step"], context)
-
-
 def _axis(its: Scaling, axis: str, values: tuple[Any, ...], scaled_value: Callable[..., Any]) -> tuple[Any, ...]:
     """Return the values of a grid's axis that have a row, or else all in their ratio to the nearest."""
     rows = its.rules.grid[axis]
@@ -203,11 +195,15 @@ FIELDS: Mapping[str, Callable[[Scaling, Any, Tree], Any]] = {
         "peak_learning_rate", its.rules.peak_learning_rates, rate
     ),
     "pretraining.stages.*.context": lambda its, tokens, _: _context(its, tokens),
-    "pretraining.stages.*.tokens_per_step": lambda its, _, stage: _tokens(its, stage),
+    "pretraining.stages.*.tokens_per_step": lambda its, tokens, stage: scaled_count(
+        "tokens_per_step", its.rules.tokens_per_step, tokens, _context(its, stage["context"])
+    ),
     "pretraining.stages.*.steps": lambda its, steps, _: scaled_count("steps", its.rules.steps, steps),
     "pretraining.stages.*.warmup_steps": lambda its, _, stage: _warmup(its, stage),
     "pretraining.stages.*.stable_steps": lambda its, steps, stage: int(steps * _share_of_steps(its, stage)),
-    "pretraining.stages.*.decay_steps": lambda its, _, stage: _decay(its, stage),
+    "pretraining.stages.*.decay_steps": lambda its, steps, stage: (
+        max(1, round(steps * _share_of_steps(its, stage))) if steps else 0
+    ),
     "pretraining.stages.*.mixture.*.minimum_tokens": lambda its, tokens, _: _context(its, tokens),
     "finetuning.max_tokens": lambda its, tokens, _: _context(its, tokens),
     "grid.batch_sizes": lambda its, sizes, _: _axis(its, "batch_sizes", sizes, scaled_count),
@@ -300,16 +296,6 @@ def scaled(ladder: Ladder, recipe: Recipe, scale: Scale, vocabulary: Vocabulary)
         raise ValueError(f"{error}: give a scale of your own other rules for it, {WAYS_OUT}") from error
 
 
-def scaled_recipes(ladder: Ladder, scale: Scale, vocabulary: Vocabulary) -> dict[str, Recipe]:
-    """Return the recipes of a ladder's variants at a scale by name, without those that are impossible there, which are
-    refused where they are planned."""
-    found = {}
-    for name, variant in ladder.variants.items():
-        with suppress(ValueError):
-            found[name] = scaled(ladder, variant.recipe, scale, vocabulary)
-    return found
-
-
 def scaled_variant(
     ladder: Ladder, variant: Variant, scale: Scale, vocabulary: Vocabulary
 ) -> tuple[Recipe, Recipe | None]:
@@ -349,16 +335,11 @@ def unrepresented(ladder: Ladder, variant: Variant, scale: Scale, vocabulary: Vo
     if variant.parent is None:
         return ()
     recipe, parent = (scaled(ladder, each.recipe, scale, vocabulary) for each in (variant, variant.parent))
-    fields = (_fields(change) for change in (variant.delta(), difference(parent, recipe)))
-    declared, present = fields
+    declared, present = (
+        dict.fromkeys(re.sub(r"(?<=\.mixture)\..*|\.\d+$", "", path).removeprefix("pretraining.") for path in change)
+        for change in (variant.delta(), difference(parent, recipe))
+    )
     return tuple(field for field in declared if field not in present)
-
-
-def _fields(paths: Collection[str]) -> dict[str, None]:
-    """Return the fields of leaves, in order: a number at the end counts entries, and so does what is in a mixture."""
-    ends = (path.partition(".mixture.")[0] + ".mixture" if ".mixture." in path else path for path in paths)
-    fields = (re.sub(r"\.\d+$", "", path).removeprefix("pretraining.") for path in ends)
-    return dict.fromkeys(fields)
 
 
 def trained_vocabulary_size(ladder: Ladder, scale: Scale) -> int | None:

@@ -31,7 +31,7 @@ from neobert.command_line import guarded, number_above_0, parser_from
 from neobert.console import logs, output
 from neobert.errors import EXIT_DONE, name_first
 from neobert.runs.collected import RunFiles
-from neobert.runs.index import STATES, Cause, PartHolder, Row, State, age, causes_of, read_index
+from neobert.runs.index import STATES, Cause, Row, State, age, causes_of, read_index
 from neobert.runs.layout import Layout
 
 WATCH_SECONDS = 5.0
@@ -102,9 +102,12 @@ class Wanted:
             rows = [row for row in rows if self.ladder.is_named(row.ladder, layout)]
         if self.variants:
             from ablations.loading import papers
+            from ablations.names import chosen_variants
 
-            names = _variant_names(self.variants, rows, self.ladder or papers())
-            rows = [row for row in rows if names.intersection(row.variants)]
+            labelled = {name for row in rows for name in row.variants}
+            unlabelled = [name for name in self.variants if name not in labelled]
+            chosen = {variant.name for variant in chosen_variants(self.ladder or papers(), unlabelled)}
+            rows = [row for row in rows if (labelled.intersection(self.variants) | chosen).intersection(row.variants)]
         return rows, index.problems
 
     def shown(self, rows: Sequence[Row]) -> list[Row]:
@@ -119,22 +122,19 @@ def _show(wanted: Wanted, watch: float | None, *, as_json: bool, tracebacks: boo
         rows, problems = wanted.read(layout) if watch is None else _watch(layout, wanted, watch)
     except KeyboardInterrupt:  # the usual way to end a watch
         return EXIT_DONE
+    shown = wanted.shown(rows)
     if as_json:
-        _print_json(wanted.shown(rows), tracebacks=tracebacks)
+        entries = [row.as_json() for row in shown]
+        for failure in (failure for entry in entries for failure in entry["errors"] if not tracebacks):
+            del failure["traceback"]
+        print("[" + ",\n ".join(map(json.dumps, entries)) + "]")
     else:
-        _print(wanted.shown(rows), wanted.runs, tracebacks=tracebacks)
+        print("\n".join(_lines(shown, wanted.runs)))
+        for failure in (failure for cause in causes_of(shown) for failure in cause.failures if tracebacks):
+            print(f"\n{failure.name}:\n{failure.traceback or failure.error}")
     for problem in (*problems, *files.problems):
         logs().print(problem, markup=False)
     return EXIT_DONE
-
-
-def _variant_names(wanted: Sequence[str], rows: Sequence[Row], ladder: Ladder) -> set[str]:
-    from ablations.names import chosen_variants
-
-    labelled = {name for row in rows for name in row.variants}
-    unlabelled = [name for name in wanted if name not in labelled]
-    chosen = {variant.name for variant in chosen_variants(ladder, unlabelled)}
-    return {name for name in wanted if name in labelled} | chosen
 
 
 def _watch(layout: Layout, wanted: Wanted, seconds: float) -> tuple[list[Row], list[str]]:
@@ -152,23 +152,6 @@ def _watch(layout: Layout, wanted: Wanted, seconds: float) -> tuple[list[Row], l
             if rows and all(row.state == "done" for row in rows):
                 return rows, problems
             time.sleep(seconds)
-
-
-def _print_json(rows: Sequence[Row], *, tracebacks: bool) -> None:
-    """Print the rows as JSON in the order of the folder, one per line."""
-    entries = [row.as_json() for row in rows]
-    for failure in (failure for entry in entries for failure in entry["errors"]):
-        if not tracebacks:
-            del failure["traceback"]
-    print("[" + ",\n ".join(map(json.dumps, entries)) + "]")
-
-
-def _print(rows: Sequence[Row], root: Path, *, tracebacks: bool) -> None:
-    """Print one line per run, then causes of failures, optionally with tracebacks."""
-    print("\n".join(_lines(rows, root)))
-    for cause in causes_of(rows) if tracebacks else ():
-        for failure in cause.failures:
-            print(f"\n{failure.name}:\n{failure.traceback or failure.error}")
 
 
 def _summary(rows: Sequence[Row], root: Path) -> str:
@@ -193,6 +176,9 @@ def _lines(rows: Sequence[Row], root: Path) -> list[str]:
 def _cells(row: Row) -> list[str]:
     """Return the columns of a run's line as text; what is unknown is empty."""
     workers = [worker for worker in row.workers if worker.is_live]
+    places = Counter(f"{each.host} job {each.job}" if each.job else each.host for each in workers)
+    owners = [f"{place} ×{count}" if count > 1 else place for place, count in places.items()]
+    where = f"logs {', '.join(row.logs)}" if row.logs and row.state != "done" else ""
     cells = (
         row.state,
         row.name,
@@ -203,9 +189,9 @@ def _cells(row: Row) -> list[str]:
         None if row.tokens_per_second is None else f"{row.tokens_per_second:,.0f} tokens/s",
         None if row.gpu_hours is None else f"{row.gpu_hours:,.1f} GPU-hours",
         _result(row),
-        f"on {_owners(workers)}" if workers else None,
+        f"on {', '.join(owners)}" if owners else None,
         f"heartbeat {age(workers[0].heartbeat_seconds)} ago" if workers else None,
-        _note(row),
+        "; ".join(filter(None, (row.note, where))),
     )
     return [cell or "" for cell in cells]
 
@@ -222,17 +208,6 @@ def _result(row: Row) -> str | None:
     if row.heldout_loss is not None:
         return f"held-out loss {row.heldout_loss:.3f}"
     return None if row.loss is None else f"loss {row.loss:.3f}"
-
-
-def _owners(workers: Sequence[PartHolder]) -> str:
-    """Return the hosts and jobs that work on a run, each once with its number of workers."""
-    places = [f"{worker.host} job {worker.job}" if worker.job else worker.host for worker in workers]
-    return ", ".join(f"{place} ×{count}" if count > 1 else place for place, count in Counter(places).items())
-
-
-def _note(row: Row) -> str | None:
-    where = f"logs {', '.join(row.logs)}" if row.logs and row.state != "done" else ""
-    return "; ".join(filter(None, (row.note, where))) or None
 
 
 def _cause_lines(cause: Cause) -> list[str]:

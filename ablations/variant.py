@@ -12,23 +12,9 @@ from pydantic import Field, ValidationError
 from neobert.data.catalog import is_from_hub
 from neobert.data.mteb_tasks import Wording
 from neobert.data.pairs import Mix
-from neobert.errors import did_you_mean
 from neobert.identity import difference, leaves
 from neobert.own_code import own_name
-from neobert.recipe import (
-    Contrastive,
-    Data,
-    EmbeddingPrecision,
-    FineTuning,
-    Grid,
-    Masking,
-    Model,
-    Optimization,
-    Pretraining,
-    Stage,
-    Start,
-    Value,
-)
+from neobert.recipe import Contrastive, EmbeddingPrecision, FineTuning, Grid, Pretraining, Start, Value
 from neobert.starts import start_from
 
 
@@ -59,16 +45,16 @@ class Recipe(Value):
     unscaled: tuple[str, ...] = Field(default=(), exclude=True)
 
 
-SECTIONS: dict[str, tuple[str, type[Value]]] = {
-    "model": ("pretraining.model", Model),
-    "data": ("pretraining.data", Data),
-    "masking": ("pretraining.masking", Masking),
-    "optimization": ("pretraining.optimization", Optimization),
-    "finetuning": ("finetuning", FineTuning),
-    "embedding": ("embedding", EmbeddingProtocol),
-    "contrastive": ("embedding.contrastive", Contrastive),
+SECTIONS = {
+    "model": "pretraining.model",
+    "data": "pretraining.data",
+    "masking": "pretraining.masking",
+    "optimization": "pretraining.optimization",
+    "finetuning": "finetuning",
+    "embedding": "embedding",
+    "contrastive": "embedding.contrastive",
 }
-"""The sections of a modification: for each, the part of a recipe that it changes, and the class of that part."""
+"""The sections of a modification: for each, the part of a recipe that it changes."""
 CHOICES = {"pretraining": ("packing", "precision", "start"), "": ("grid", "checkpoints")}
 """The fields of a modification with a single value, by the part of a recipe that has a field of the same name."""
 
@@ -103,22 +89,16 @@ class Modification:
     unscaled: bool = False
 
     def __post_init__(self) -> None:
-        named = [(section, fields, vars(self)[section]) for section, (_, fields) in SECTIONS.items()]
-        named += [(f"stages[{index}]", Stage, changes) for index, changes in enumerate(self.stages)]
-        for section, fields, changes in named:
-            for key in changes:
-                if key not in fields.model_fields:
-                    hint = did_you_mean(key, fields.model_fields)
-                    raise ValueError(f"modification {self.title!r}: {section} has no field {key!r}; {hint}")
-        for section in SECTIONS:
-            object.__setattr__(self, section, _with_own_names(vars(self)[section]))
+        for section in SECTIONS:  # own parts, given as classes and functions, by their names
+            changes = {key: own_name(value) if callable(value) else value for key, value in vars(self)[section].items()}
+            object.__setattr__(self, section, changes)
         if isinstance(self.start, str | Path):
             object.__setattr__(self, "start", start_from(self.start))
 
     @property
     def _changes(self) -> dict[str, Mapping[str, Any]]:
         """The changes to each part of a recipe except stages: {dotted path of the part: {field: value}}."""
-        found: dict[str, Mapping[str, Any]] = {path: vars(self)[section] for section, (path, _) in SECTIONS.items()}
+        found: dict[str, Mapping[str, Any]] = {path: vars(self)[section] for section, path in SECTIONS.items()}
         for path, names in CHOICES.items():
             found[path] = {name: vars(self)[name] for name in names if vars(self)[name] is not None}
         return found
@@ -153,11 +133,6 @@ class Modification:
             added = self.apply(before).pretraining.stages[index] if index >= count else changes
             parts[f"pretraining.stages.{index}"] = added
         return {leaf: value for path, part in parts.items() for leaf, value in leaves(part, path).items()}
-
-
-def _with_own_names(changes: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return changes with own parts, given as classes and functions, by their names."""
-    return {key: own_name(value) if callable(value) else value for key, value in changes.items()}
 
 
 def validated(tree: dict[str, Any], where: str) -> Recipe:

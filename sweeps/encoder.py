@@ -22,7 +22,7 @@ from neobert.files import is_there, matching
 if TYPE_CHECKING:
     from ablations.launch.execute import Workspace
     from ablations.launch.request import Selection
-    from ablations.plan import VariantRow
+    from ablations.plan import PlanRow
     from neobert.recipe import Grid
 
 
@@ -52,19 +52,20 @@ def measure(flags: Flags, selection: "Selection", sweep: "Callable[[Workspace, b
     """
     if selection.model is not None and any(selection.seeds):
         raise ValueError("--pretraining-seed belongs to a variant: leave it out with --model")
-    pretrains = False
-    if selection.model is None and not selection.variants:
-        for name, flag in {"scale": "scale", "data": "data", "seed": "pretraining-seed"}.items():
-            if flags[name]:
-                raise ValueError(
-                    f"--{flag} goes with --variant or --model: without either the last finished run sets it"
-                )
-        selection, pretrains = newest_run(selection)
-    return sweep(workspace_from(flags, selection), pretrains)
+    if selection.model is not None or selection.variants:
+        return sweep(workspace_from(flags, selection), False)
+    for name, flag in {"scale": "scale", "data": "data", "seed": "pretraining-seed"}.items():
+        if flags[name]:
+            raise ValueError(f"--{flag} goes with --variant or --model: without either the last finished run sets it")
+    found = _newest_run(selection)
+    if found is None:
+        found = replace(selection, variants=(selection.ladder.root.name,), data="synthetic")
+        return sweep(workspace_from(flags, found), True)
+    return sweep(workspace_from(flags, found), False)
 
 
-def newest_run(selection: "Selection") -> "tuple[Selection, bool]":
-    """Return the selection with variant, scale, data and seed of the run that finished last, and whether there is none:
+def _newest_run(selection: "Selection") -> "Selection | None":
+    """Return the selection with variant, scale, data and seed of the run that finished last; None if there is none:
     then the baseline of the ladder has to be pre-trained at its default scale.
 
     Raises:
@@ -74,19 +75,17 @@ def newest_run(selection: "Selection") -> "tuple[Selection, bool]":
     from neobert.console import logs
     from neobert.runs.run_file import read_run_file
 
-    ladder, runs = selection.ladder, selection.runs
-    root = runs.resolve()
-    if runs != DEFAULT_RUNS and not is_there(root):
+    ladder, root = selection.ladder, selection.runs.resolve()
+    if selection.runs != DEFAULT_RUNS and not is_there(root):
         raise MissingData(
-            f"--runs {runs} does not exist, so there is no finished run to sweep: name the folder that run.py "
-            "filled, or a variant to pre-train there with `python ablations/run.py`"
+            f"--runs {selection.runs} does not exist, so there is no finished run to sweep: name the folder that "
+            "run.py filled, or a variant to pre-train there with `python ablations/run.py`"
         )
     finished = sorted(matching(root, "pretraining/*/done.json"), key=lambda path: path.stat().st_mtime)
     if not finished:
-        sample = ladder.root.name
-        said = f"{root} has no finished run: {sample} is pre-trained at {selection.scale} scale first"
+        said = f"{root} has no finished run: {ladder.root.name} is pre-trained at {selection.scale} scale first"
         logs().print(said, markup=False)
-        return replace(selection, variants=(sample,), data="synthetic"), True
+        return None
     run_file = read_run_file(finished[-1].parent)
     theirs = run_file.labels.get("ladder", "")
     if theirs != ladder.name:
@@ -96,28 +95,31 @@ def newest_run(selection: "Selection") -> "tuple[Selection, bool]":
         )
     name, scale = run_file.labels["variants"][0], ladder.scale_named(run_file.labels["scale"])
     logs().print(f"on {name}, the run that finished last ({run_file.id})", markup=False)
-    found = replace(selection, variants=(name,), scale=scale, data=run_file.source.name, seeds=(run_file.run.seed,))
-    return found, False
+    return replace(selection, variants=(name,), scale=scale, data=run_file.source.name, seeds=(run_file.run.seed,))
 
 
-def variant_row(
+def encoder_row(
     workspace: "Workspace",
     stages: "Sequence[str]",
     *,
     pretrains: bool,
     grid: "Grid | None" = None,
-) -> "VariantRow":
-    """Plan the selected variant, with another grid if given.
+) -> "PlanRow":
+    """Plan the selected variant or external model, with another grid if given.
 
-    Its pre-training must be done, except in a dry run or if the sweep `pretrains` it.
+    A variant's pre-training must be done, except in a dry run or if the sweep `pretrains` it.
 
     Raises:
-        MissingData, ValueError: as `plan`; the variant is not pre-trained.
+        MissingData, ValueError: as `plan` and `plan_model`; the variant is not pre-trained.
     """
     from ablations.names import at_scale, one_variant
-    from ablations.plan import plan
+    from ablations.plan import plan, plan_model
 
     its, ladder = workspace.selection, workspace.ladder
+    if its.model is not None:
+        model, seeds = workspace.external_model(), its.finetuning_seeds or [0]
+        places = its.scale, workspace.source, workspace.layout
+        return plan_model(ladder, model, seeds, *places, stages, grid=grid, choice=its.embedding)
     variant = at_scale(ladder, one_variant(ladder, its.variants[0]), its.scale)
     if grid is not None:
         recipe = variant.recipe.model_copy(update={"grid": grid})
@@ -129,7 +131,7 @@ def variant_row(
         its.scale,
         workspace.source,
         workspace.layout,
-        stages,
+        ["pretraining", *stages],
         finetuning_seeds=list(dict.fromkeys(its.finetuning_seeds)) or None,
         choice=its.embedding,
     )

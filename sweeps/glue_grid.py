@@ -23,7 +23,7 @@ from ablations.launch.flags import Flags, selection_from
 from neobert.command_line import Parser, guarded, parser_from
 from neobert.errors import DamagedFile, MissingData, did_you_mean
 from neobert.search.space import PRUNERS, SAMPLERS, PrunerName, Search, Space, refuse_pruner
-from sweeps.encoder import add_encoder_flags, measure, variant_row
+from sweeps.encoder import add_encoder_flags, encoder_row, measure
 from sweeps.studies import StudyRequest, add_study_flags, open_storage, study_from
 
 if TYPE_CHECKING:
@@ -41,27 +41,13 @@ def build_parser() -> Parser:
     """Return the command's parser."""
     parser = parser_from("python sweeps/glue_grid.py", __doc__)
     add = parser.add_argument
-    add(
-        "--task",
-        nargs="+",
-        action="extend",
-        required=True,
-        metavar="NAME",
-        help="GLUE tasks or tasks of the ladder, or all",
-    )
-    add(
-        "--grid",
-        metavar="NAME",
-        help="limited or extended, six or sixty points at scale paper (default: the variant's grid; for --model, "
-        "limited), or of the ladder's GRIDS",
-    )
+    tasks = "GLUE tasks or tasks of the ladder, or all"
+    add("--task", nargs="+", action="extend", required=True, metavar="NAME", help=tasks)
+    grids = "limited or extended, six or sixty points at scale paper (default: the variant's; for --model, limited)"
+    add("--grid", metavar="NAME", help=f"{grids}, or of the ladder's GRIDS")
     add_study_flags(parser, SAMPLERS, "grid (default), or a sampler of Optuna")
-    add(
-        "--pruner",
-        choices=PRUNERS,
-        default="none",
-        help="ends bad trials early: median and hyperband by evaluations, wilcoxon by the scores of seeds",
-    )
+    pruner = "ends bad trials early: median and hyperband by evaluations, wilcoxon by the scores of seeds"
+    add("--pruner", choices=PRUNERS, default="none", help=pruner)
     add_encoder_flags(parser, "points")
     return parser
 
@@ -154,7 +140,6 @@ def _sweep(request: GridRequest, workspace: "Workspace", pretrains: bool) -> int
 
 def _plan(request: GridRequest, workspace: "Workspace", *, pretrains: bool) -> "PlanRow":
     """Plan all studies of the encoder, and its pre-training if it has to be done first."""
-    from ablations.plan import plan_model
     from ablations.recipe_runs import missing_tasks
 
     its, source = workspace.selection, workspace.source
@@ -162,10 +147,7 @@ def _plan(request: GridRequest, workspace: "Workspace", *, pretrains: bool) -> "
     if unavailable := [f"{task}: {missing[task]}" for task in request.tasks if task in missing and not request.every]:
         raise MissingData(f"cannot fine-tune on {source.label} data: {'; '.join(unavailable)}")
     grid = its.ladder.grids.get(request.grid or "")
-    if its.model is None:
-        return variant_row(workspace, ["pretraining", "glue"], pretrains=pretrains, grid=grid)
-    model, seeds = workspace.external_model(), its.finetuning_seeds or [0]
-    return plan_model(its.ladder, model, seeds, its.scale, source, workspace.layout, ["glue"], grid=grid)
+    return encoder_row(workspace, ["glue"], pretrains=pretrains, grid=grid)
 
 
 def print_outcome(workspace: "Workspace", heading: str, studies: "Sequence[GlueStudy]") -> None:
@@ -215,11 +197,18 @@ def _in_points(entry: Mapping[str, Any], columns: Sequence[str]) -> list[object]
 
 
 def _entries(workspace: "Workspace", studies: "Sequence[GlueStudy]") -> list[dict[str, Any]]:
+    """Return an entry for each trial, with state, score and error. Without a record of its own, a trial of a search has
+    what is known of the search at its point."""
+    from ablations.launch.outcomes import part_entry
     from neobert.identity import plain
 
-    trials = [pair for study in studies for pair in _trials(workspace, study)]
-    is_recorded = any(trial.is_done for trial, _ in trials)
-    best = _best(workspace, studies) if is_recorded else None
+    layout, trials = workspace.layout, list[tuple["Trial", dict[str, Any]]]()
+    for study in studies:
+        if study.search is None:
+            trials += [(trial, part_entry(layout, trial)) for trial in study.trials(layout)]
+        for each in study.search_trials(layout) if study.search is not None else ():
+            trials += [(trial, part_entry(layout, trial if trial.is_done else each)) for trial in each.trials]
+    best = _best(workspace, studies) if any(trial.is_done for trial, _ in trials) else None
     entries = []
     for trial, entry in trials:
         point, study = plain(trial.point), trial.study
@@ -227,21 +216,6 @@ def _entries(workspace: "Workspace", studies: "Sequence[GlueStudy]") -> list[dic
         named = {"task": study.task, "context": study.context, "seed": study.seed, **point, "trial": trial.id}
         entries.append({**named, **entry, "score": _rounded(entry["score"]), "best": best if is_best else None})
     return entries
-
-
-def _trials(workspace: "Workspace", study: "GlueStudy") -> "list[tuple[Trial, dict[str, Any]]]":
-    """Return the trials of a study with state, score and error. Without a record of its own, a trial of a search has
-    what is known of the search at its point."""
-    from ablations.launch.outcomes import part_entry
-
-    layout = workspace.layout
-    if study.search is None:
-        return [(trial, part_entry(layout, trial)) for trial in study.trials(layout)]
-    return [
-        (trial, part_entry(layout, trial if trial.is_done else each))
-        for each in study.search_trials(layout)
-        for trial in each.trials
-    ]
 
 
 def _best(workspace: "Workspace", studies: "Sequence[GlueStudy]") -> dict[str, Any] | None:

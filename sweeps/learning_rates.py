@@ -68,14 +68,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(flags: Flags) -> int:
     from ablations.names import chosen_variants
     from ablations.rates import MARK
-    from sweeps.rate_sweep import VariantSweep, sweep
+    from sweeps.rate_sweep import SweepRow, sweep
 
     request, selection = request_from(flags), selection_from(flags)
     variants = chosen_variants(selection.ladder, selection.variants)
     if named := [variant.name for variant in variants if MARK in variant.name]:
         raise ValueError(f"{named[0]} has its rate in its name: give the variant alone, and its rate is searched")
     workspace = workspace_from(flags, selection)
-    return sweep(workspace, request, [VariantSweep.of(workspace, request, variant) for variant in variants])
+    return sweep(workspace, request, [SweepRow.of(workspace, request, variant) for variant in variants])
 
 
 def request_from(flags: Flags) -> "RateRequest":

@@ -22,7 +22,7 @@ if __name__ == "__main__":  # a script's own folder is on sys.path, the reposito
 
 from ablations.launch.flags import add_benchmark_flag, selection_from
 from neobert.command_line import Parser, guarded, parser_from
-from sweeps.encoder import add_encoder_flags, measure, variant_row
+from sweeps.encoder import add_encoder_flags, encoder_row, measure
 
 if TYPE_CHECKING:
     from ablations.launch.execute import Workspace
@@ -55,22 +55,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _sweep(workspace: "Workspace", pretrains: bool) -> int:
     from ablations.launch.execute import run_or_submit
-
-    row = _plan(workspace, pretrains=pretrains)
-    return run_or_submit(workspace, [row], lambda: print_outcome(workspace, row))
-
-
-def _plan(workspace: "Workspace", *, pretrains: bool) -> "PlanRow":
-    """Plan the evaluations of the encoder and the runs that they need."""
-    from ablations.plan import plan_model
     from ablations.recipe_runs import wanted_tasks
 
-    its, source = workspace.selection, workspace.source
-    if its.model is None:
-        return variant_row(workspace, ["pretraining", "mteb"], pretrains=pretrains)
-    wanted_tasks(source, its.embedding)  # refuses a wrong name before a model is loaded
-    model, seeds = workspace.external_model(), its.finetuning_seeds or [0]
-    return plan_model(its.ladder, model, seeds, its.scale, source, workspace.layout, ["mteb"], choice=its.embedding)
+    wanted_tasks(workspace.source, workspace.selection.embedding)  # refuses a wrong name before a model is loaded
+    row = encoder_row(workspace, ["mteb"], pretrains=pretrains)
+    return run_or_submit(workspace, [row], lambda: print_outcome(workspace, row))
 
 
 def print_outcome(workspace: "Workspace", row: "PlanRow") -> None:

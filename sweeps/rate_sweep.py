@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any
@@ -10,19 +10,17 @@ from typing import Any
 from ablations import rates
 from ablations.launch.execute import Workspace, retry_failed, run_or_submit
 from ablations.launch.listing import state_of_all
-from ablations.names import NUMBERS, split_numbers
+from ablations.names import at_number, split_numbers
 from ablations.plan import PlannedRun, VariantRow, plan
 from ablations.rates import Optimum, RateCurve, best_variant
 from ablations.variant import Variant
 from neobert.console import logs, output, table
 from neobert.data.sources import Source
 from neobert.errors import EXIT_DONE, EXIT_RUN_FAILED, did_you_mean
-from neobert.execution import Execution
 from neobert.kinds.rates import Numbers, RateRule, RateSearch, RateSweep, RateTrial, mean_loss
 from neobert.rates import FIELDS, RATE, RATE_DIGITS, rate_text
 from neobert.runs.index import Index
-from neobert.runs.layout import Layout
-from neobert.runs.run_file import SourceSpecification, write_run_file
+from neobert.runs.kinds import Run
 from neobert.search.samplers import RATE_DIGITS as OTHER_DIGITS
 from neobert.search.space import Range
 from sweeps.studies import StudyRequest, open_storage
@@ -49,62 +47,43 @@ class RateRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class SweepRow(VariantRow):
-    """The row of a sweep. `trained` is the variant's own run, whose labels the sweep has too."""
+    """The row of a sweep of one variant, which the user calls `called`. `trained` is the variant's own
+    run, whose labels the sweep has too."""
 
+    workspace: Workspace
+    most: int
+    called: str
     sweep: RateSweep
     trained: PlannedRun
 
-    def labels(self, planned: PlannedRun, source: Source) -> dict[str, Any]:
-        """Return the labels of the variant's own run, and its name, from which workers name the others."""
-        return super().labels(self.trained, source) | {"base": self.name}
-
-    def write(
-        self,
-        layout: Layout,
-        source: Source,
-        specification: SourceSpecification,
-        execution: Execution,
-        kept: Collection[str] = (),
-    ) -> None:
-        """Write the run.json of the sweep and of its first trial, from which jobs prepare the corpus."""
-        super().write(layout, source, specification, execution, kept)
-        labels = self.sweep.labels_at(self.labels(self.trained, source), self.sweep.first)
-        for run in self.sweep.first_runs:
-            write_run_file(layout, run, specification, execution, labels, kept)
-
-
-# Plans
-
-
-@dataclass
-class VariantSweep:
-    """The sweep of one variant; `name` is what the user calls it."""
-
-    workspace: Workspace
-    request: RateRequest
-    name: str
-    row: SweepRow
-
     @classmethod
-    def of(cls, workspace: Workspace, request: RateRequest, variant: Variant) -> "VariantSweep":
+    def of(cls, workspace: Workspace, request: RateRequest, variant: Variant) -> "SweepRow":
         """Plan the sweep of a variant. Raises ValueError if its name has a number that is searched, or if it cannot
         have the numbers at the ends of the ranges."""
         layout, seeds = workspace.layout, request.seeds
         (own,) = plan(
             workspace.ladder, [variant], seeds[:1], workspace.scale, workspace.source, layout, ["pretraining"]
         )
-        by: RateRule | RateSearch
         by = _rule(own, request) if request.study.sampler == "rule" else _search(own, request)
         sweep = RateSweep(stages=own.stages, seeds=seeds, by=by)
         state = Index(layout).progress(sweep).state
-        planned = (PlannedRun(sweep, layout.root / sweep.folder, state),)
         shared = {each.name: vars(own)[each.name] for each in fields(VariantRow)}
-        row = SweepRow(**{**shared, "planned": planned}, sweep=sweep, trained=own.planned[-1])
-        return cls(workspace, request, variant.name, row)
+        shared["planned"] = (PlannedRun(sweep, layout.root / sweep.folder, state),)
+        return cls(
+            **shared,
+            workspace=workspace,
+            most=request.most,
+            called=variant.name,
+            sweep=sweep,
+            trained=own.planned[-1],
+        )
 
-    @property
-    def sweep(self) -> RateSweep:
-        return self.row.sweep
+    def run_files(self, source: Source) -> list[tuple[Run, dict[str, Any]]]:
+        """Return the sweep, with the labels of the variant's own run and the name from which workers name the others,
+        and its first trial, from which jobs prepare the corpus."""
+        labels = self.labels(self.trained, source) | {"base": self.name}
+        of_first = self.sweep.labels_at(labels, self.sweep.first)
+        return [(self.sweep, labels), *((run, of_first) for run in self.sweep.first_runs)]
 
     @property
     def trials(self) -> tuple[RateTrial, ...]:
@@ -119,7 +98,7 @@ class VariantSweep:
 
     def rate(self, point: Numbers) -> float:
         """Return the peak rate at a point."""
-        return {**self.row.recipe.pretraining.optimization.model_dump(), **point}[RATE]
+        return {**self.recipe.pretraining.optimization.model_dump(), **point}[RATE]
 
     def curve(self) -> RateCurve:
         """Return the losses of finished runs and the errors of failed ones."""
@@ -139,12 +118,12 @@ class VariantSweep:
 
     def entry(self) -> dict[str, Any]:
         """Return the entry of the variant for --json; losses are in nats per token."""
-        shared = self.row.recipe.pretraining.optimization.peak_learning_rate
+        shared = self.recipe.pretraining.optimization.peak_learning_rate
         best, reason = self._best_tried() if self.sweep.search else self._vertex()
         at_own = mean_loss(self.sweep.trials_at(self.workspace.layout, self.sweep.own))
         in_order = sorted(self.trials, key=lambda trial: self.rate(trial.point)) if self.sweep.rule else self.trials
         return {
-            "variant": self.name,
+            "variant": self.called,
             "scale": self.workspace.scale,
             "shared_rate": shared,
             "shared_loss": at_own,
@@ -158,7 +137,7 @@ class VariantSweep:
         planned = [PlannedRun(run, trial.record.parent, index.progress(run).state) for run in trial.runs]
         return {
             "rate": self.rate(trial.point),
-            "variant": self.sweep.name_at(self.row.name, trial.point),
+            "variant": self.sweep.name_at(self.name, trial.point),
             "seed": trial.seed,
             "run": trial.id,
             "state": state_of_all(planned),
@@ -170,9 +149,14 @@ class VariantSweep:
         """Return the optimum of a rule's rates, and why there is none or what is special about it."""
         curve = self.curve()
         optimum = curve.optimum()
+        if optimum is None and self.is_open:
+            return None, "not all points are done"
+        if optimum is None and not curve.means:
+            return None, "no rate trained"
         if optimum is None:
-            return None, self._why_none(curve)
-        name = best_variant(self.row.ladder, self.row.variant, optimum, self.workspace.scale).name
+            best = min(curve.means, key=lambda rate: curve.means[rate])
+            return None, f"the best rate, {rate_text(best)}, is the last that --most {self.most} allows"
+        name = best_variant(self.ladder, self.variant, optimum, self.workspace.scale).name
         return _optimum_entry(optimum, name), optimum.reason
 
     def _best_tried(self) -> tuple[dict[str, Any] | None, str]:
@@ -184,27 +168,14 @@ class VariantSweep:
         if self.is_open or not means:
             return None, "not all points are done" if self.is_open else "no point trained"
         loss, point = min(means, key=lambda each: each[0])
-        name = self.sweep.name_at(self.row.name, point)
+        name = self.sweep.name_at(self.name, point)
         tried = f"the best of {len(points)} points by the sampler {self.sweep.by.sampler}"
         return _optimum_entry(Optimum(self.rate(point), loss), name), tried
 
-    def _why_none(self, curve: RateCurve) -> str:
-        if self.is_open:
-            return "not all points are done"
-        if not curve.means:
-            return "no rate trained"
-        best = min(curve.means, key=lambda rate: curve.means[rate])
-        return f"the best rate, {rate_text(best)}, is the last that --most {self.request.most} allows"
-
 
 def _optimum_entry(optimum: Optimum, name: str) -> dict[str, Any]:
-    return {
-        "rate": optimum.rate,
-        "exact": optimum.exact,
-        "loss": optimum.loss,
-        "fitted": optimum.fitted,
-        "train_as": name,
-    }
+    numbers = {"rate": optimum.rate, "exact": optimum.exact, "loss": optimum.loss, "fitted": optimum.fitted}
+    return {**numbers, "train_as": name}
 
 
 def _rule(own: VariantRow, request: RateRequest) -> RateRule:
@@ -227,7 +198,7 @@ def _search(own: VariantRow, request: RateRequest) -> RateSearch:
         if name in named:
             raise ValueError(f"{own.name} has its {name} in its name: give the variant alone, and it is searched")
         for end in pair:
-            NUMBERS["rate" if name == RATE else name].make(own.variant, end)  # raises if it is impossible
+            at_number(own.variant, name, end)  # raises if it is impossible
     space = {name: Range(low=low, high=high, log=low > 0) for name, (low, high) in ends.items()}
     study = {"sampler": request.study.sampler, "trials": request.study.trials}
     return RateSearch.model_validate({**study, "space": space})
@@ -250,7 +221,7 @@ def _ends(name: str, texts: Sequence[str]) -> tuple[float, float]:
 # The command
 
 
-def sweep(workspace: Workspace, request: RateRequest, sweeps: Sequence[VariantSweep]) -> int:
+def sweep(workspace: Workspace, request: RateRequest, sweeps: Sequence[SweepRow]) -> int:
     """Run or submit what is open of the sweeps, whose workers add the next points; return the exit code."""
     layout, show = workspace.layout, partial(_print_outcome, workspace, sweeps)
     if workspace.dry_run:
@@ -259,7 +230,7 @@ def sweep(workspace: Workspace, request: RateRequest, sweeps: Sequence[VariantSw
     works = [each.sweep for each in sweeps]
     retry_failed(layout, works, retry=request.study.retry_failed)
     opened: Callable[[], dict[str, str]] = partial(open_storage, workspace, request.study.storage, works)
-    if waiting := [each.row for each in sweeps if each.is_open]:
+    if waiting := [each for each in sweeps if each.is_open]:
         # decided once: a controller may be too busy with these jobs to answer again
         workspace = replace(workspace, place=workspace.place.decided())
         code = run_or_submit(workspace, waiting, lambda: None, leave_failed=True, environment=opened)
@@ -275,7 +246,7 @@ def sweep(workspace: Workspace, request: RateRequest, sweeps: Sequence[VariantSw
     return EXIT_RUN_FAILED if any(trial.has_failed for each in sweeps for trial in each.trials) else EXIT_DONE
 
 
-def _print_outcome(workspace: Workspace, sweeps: Sequence[VariantSweep]) -> None:
+def _print_outcome(workspace: Workspace, sweeps: Sequence[SweepRow]) -> None:
     """Print every point with its state and loss, then the best rate of each variant."""
     entries = [each.entry() for each in sweeps]
     if workspace.as_json:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Literal
 
 from ablations.launch.flags import Flags
 from neobert.command_line import count
-from neobert.errors import did_you_mean
 from neobert.search.space import SamplerName
 
 if TYPE_CHECKING:
@@ -31,23 +30,16 @@ class StudyRequest:
 def add_study_flags(parser: argparse.ArgumentParser, samplers: Sequence[str], chooses: str) -> None:
     """Add the flags of a study; the first of `samplers` is the default."""
     add = parser.add_argument
-    add("--sampler", default=samplers[0], metavar=f"{{{','.join(samplers)}}}", help=f"what chooses points: {chooses}")
+    add("--sampler", choices=samplers, default=samplers[0], help=f"what chooses points: {chooses}")
     add("--trials", type=count, metavar="N", help="number of points that a sampler chooses")
     add("--storage", metavar="WHERE", help="storage of the Optuna studies: journal (default), sqlite, or a URL")
     add("--retry-failed", action="store_true", help="run failed points again")
 
 
 def study_from(flags: Flags, samplers: Sequence[str]) -> StudyRequest:
-    """Return what the flags of `add_study_flags` request. Raises ValueError if the sampler is none of these, or has no
-    --trials; the first of them needs none."""
+    """Return what the flags of `add_study_flags` request. Raises ValueError if the sampler has no --trials; the first
+    of `samplers` needs none."""
     sampler, trials = flags["sampler"], flags["trials"]
-    if sampler == "cmaes":
-        raise ValueError(
-            "--sampler cmaes keeps pickles in the storage, with which somebody else's storage could run code here: "
-            "choose tpe or gp"
-        )
-    if sampler not in samplers:
-        raise ValueError(f"--sampler {sampler!r}: {did_you_mean(sampler, samplers)}")
     if sampler != samplers[0] and trials is None:
         raise ValueError(f"--sampler {sampler} needs --trials N: the number of points to try")
     return StudyRequest(sampler, trials, flags["storage"], flags["retry_failed"])

@@ -9,7 +9,7 @@ from ablations.ladders import Ladder
 from ablations.launch.costs import GIGABYTE, Machine, stage_memory
 from ablations.launch.request import gpus_in_words
 from ablations.names import at_scale
-from ablations.plan import PlanRow, unfinished
+from ablations.plan import PlanRow, VariantRow, unfinished
 from ablations.scales import Scale
 from ablations.scaling import scaled_variant
 from ablations.variant import Variant
@@ -80,8 +80,15 @@ def require_data(rows: Sequence[PlanRow], source: Source) -> None:
         for corpus in dict.fromkeys(run.corpus.corpus for run in PretrainingRun.among(runs)):
             source.corpus_size(corpus)  # reads the first rows
         return
-    ladder = rows[0].ladder
-    needs = _read_by(ladder, runs)
+    ladder, stages_here = rows[0].ladder, PretrainingRun.among(runs)
+    tasks = [task for evaluation in EmbeddingEvaluation.among(runs) for task in evaluation.tasks]
+    needs = Needs(
+        corpora=_not_own(ladder, (run.recipe.data.corpus for run in stages_here)),
+        tokenizers=tuple(dict.fromkeys(run.recipe.data.tokenizer for run in stages_here)),
+        tasks=tuple(dict.fromkeys(study.task for study in GlueStudy.among(runs) if study.own_task is None)),
+        embedding_tasks=tuple(dict.fromkeys(member for task in tasks for member in member_names(task))),
+        pair_sets=tuple(dict.fromkeys(pairs.name for run in ContrastiveRun.among(runs) for pairs in run.sets)),
+    )
     read: Mapping[str, Collection[str]] = {
         "pretraining": needs.corpora,
         "glue": needs.tasks,
@@ -89,7 +96,6 @@ def require_data(rows: Sequence[PlanRow], source: Source) -> None:
         "mteb": needs.embedding_tasks,
     }
     stages = " ".join(stage for stage, names in read.items() if names)
-    tasks = (task for evaluation in EmbeddingEvaluation.among(runs) for task in evaluation.tasks)
     if any(task.suite == ENGLISH_SUITE_V2 for task in tasks):
         stages += f" --benchmark {shlex.join(BENCHMARKS)}"
     variants = " ".join(dict.fromkeys(row.data_of for row in rows))
@@ -115,20 +121,6 @@ def require_scorable_tasks(rows: Sequence[PlanRow], layout: Layout, source: Sour
 def _training(runs: Sequence[Run]) -> list[Work]:
     """Return the runs that are checked: of a sweep its first ones, since all of them need the same."""
     return [each for run in runs for each in run.trains]
-
-
-def _read_by(ladder: Ladder, runs: Sequence[Work]) -> Needs:
-    stages = PretrainingRun.among(runs)
-    tasks = (task for evaluation in EmbeddingEvaluation.among(runs) for task in evaluation.tasks)
-    members = (member for task in tasks for member in member_names(task))
-    sets = (pairs.name for run in ContrastiveRun.among(runs) for pairs in run.sets)
-    return Needs(
-        corpora=_not_own(ladder, (run.recipe.data.corpus for run in stages)),
-        tokenizers=tuple(dict.fromkeys(run.recipe.data.tokenizer for run in stages)),
-        tasks=tuple(dict.fromkeys(study.task for study in GlueStudy.among(runs) if study.own_task is None)),
-        embedding_tasks=tuple(dict.fromkeys(members)),
-        pair_sets=tuple(dict.fromkeys(sets)),
-    )
 
 
 # Memory
@@ -162,11 +154,15 @@ def require_room(rows: Sequence[PlanRow], workers: int | None) -> None:
     if workers is None or not gpus or workers <= gpus:
         return
     requested = f"{workers} workers are requested, but this machine has {gpus_in_words(gpus)}"
-    weights = {run.id: run for row in rows for run in row.encoders}
+    weights = {run.id: run for row in rows if isinstance(row, VariantRow) for run in row.stages}
     studies = GlueStudy.among(run for row in rows for run in row.runs)
     if not studies or any(study.weights not in weights for study in studies):
         raise ValueError(f"{requested}, which only trials of fine-tuning a variant share: take {gpus} or fewer")
-    trials = {study.title: _trial_bytes(study, weights[study.weights]) for study in studies}
+    trials: dict[str, int] = {}
+    for study in studies:
+        stage, protocol = weights[study.weights], study.protocol
+        lengths = stage.context, study.largest_batch, protocol.max_tokens
+        trials[study.title] = trial_memory(stage.recipe.model, protocol.precision, *lengths)
     title, memory = max(trials, key=trials.__getitem__), gpu_memory_bytes()
     most = gpus * (memory // trials[title])
     if workers > most:
@@ -174,12 +170,6 @@ def require_room(rows: Sequence[PlanRow], workers: int | None) -> None:
             f"{requested} of {memory / GIGABYTE:.1f} GB, and a trial of {title} takes up to "
             f"{trials[title] / GIGABYTE:.1f} GB: take {max(gpus, most)} or fewer"
         )
-
-
-def _trial_bytes(study: GlueStudy, weights: PretrainingRun) -> int:
-    """Return the memory of the study's largest batch on a GPU."""
-    model, protocol = weights.recipe.model, study.protocol
-    return trial_memory(model, protocol.precision, weights.context, study.largest_batch, protocol.max_tokens)
 
 
 def require_startable(rows: Sequence[PlanRow], layout: Layout, machine: Machine) -> None:

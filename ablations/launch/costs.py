@@ -6,7 +6,7 @@ documents' lengths). No fine-tuning trial ends early, and every contrastive text
 evaluations are not counted.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
@@ -33,7 +33,7 @@ from neobert.model.size import (
     training_flops_per_token,
     training_memory,
 )
-from neobert.recipe import EngineWord, FineTuning
+from neobert.recipe import EngineWord
 from neobert.runs.kinds import Run
 from neobert.runs.layout import Layout
 from neobert.training.schedule import MILESTONES, NEWEST_KEPT, FineTuningSchedule
@@ -57,16 +57,15 @@ def sum_costs(costs: Iterable[Cost]) -> Cost:
     listed = list(costs)
     return Cost(
         max((cost.memory_gb for cost in listed if cost.memory_gb is not None), default=None),
-        _sum_known(cost.gpu_hours for cost in listed),
+        _sum_known([cost.gpu_hours for cost in listed]),
         sum(cost.disk_gb for cost in listed),
         tuple(dict.fromkeys(name for cost in listed for name in cost.uncounted)),
     )
 
 
-def _sum_known(values: Iterable[float | None]) -> float | None:
+def _sum_known(values: Collection[float | None]) -> float | None:
     """Return the sum; None if one value is None."""
-    known = list(values)
-    return None if None in known else sum((value for value in known if value is not None), 0.0)
+    return None if None in values else sum((value for value in values if value is not None), 0.0)
 
 
 STATED_UTILIZATION = 0.38
@@ -103,24 +102,6 @@ PUBLISHED = {  # dataset card of nyu-mll/glue: num_examples; (num_bytes / num_ex
     "cola": TaskSize(8_551, 1_043, 40.7),
     "stsb": TaskSize(5_749, 1_500, 115.3),
 }
-
-
-@dataclass(frozen=True)
-class TrialWork:
-    """Work of a fine-tuning trial without early stopping: updates, tokens trained on, tokens evaluated."""
-
-    updates: int
-    trained_tokens: float
-    evaluated_tokens: float
-
-    @classmethod
-    def of(cls, task: Task, size: TaskSize, protocol: FineTuning, batch_size: int) -> "TrialWork":
-        """Compute the work of a trial from its protocol."""
-        examples = min(size.train, protocol.train_examples or size.train)
-        schedule = FineTuningSchedule.of(protocol, examples, batch_size)
-        evaluations = -(-schedule.steps // schedule.evaluation_interval)
-        tokens = size.tokens(task, protocol.max_tokens)
-        return cls(schedule.steps, tokens * examples * protocol.epochs, tokens * size.validation * evaluations)
 
 
 WEIGHT_BYTES = 4
@@ -179,9 +160,7 @@ def study_bytes(study: GlueStudy, run: PretrainingRun, source: Source) -> int:
 
 GIGABYTE = 1e9
 SECONDS_PER_UPDATE = 0.008
-EAGER_SECONDS_PER_UPDATE = 0.09
-"""Minimum times of a fine-tuning update, of any batch: as a graph, and as 1,800 kernel launches of 50 µs. Both were
-measured on an H200."""
+"""Minimum time of a fine-tuning update, of any batch, as a graph; measured on an H200."""
 
 CACHED_GRADIENTS = 4 / 3
 """Relative work of GradCache: one more forward pass, a third of the work, before forward and backward."""
@@ -191,8 +170,7 @@ CACHED_GRADIENTS = 4 / 3
 class Machine:
     """The machine that costs are computed for: `gpus` GPUs that train one model together under an engine.
 
-    `gpu` is a key of `neobert.model.size.PEAK_FLOPS_PER_SECOND`, stated or assumed; None means unknown. `compiles` is
-    whether fine-tuning runs as a graph.
+    `gpu` is a key of `neobert.model.size.PEAK_FLOPS_PER_SECOND`, stated or assumed; None means unknown.
     """
 
     gpu_memory_gb: float | None
@@ -202,7 +180,6 @@ class Machine:
     tokens_per_second_per_gpu: float | None
     gpu: str | None
     is_assumed: bool = False
-    compiles: bool = True
 
     @classmethod
     def of(cls, place: Place, execution: Execution, scale: Scale) -> "Machine":
@@ -218,7 +195,6 @@ class Machine:
             tokens_per_second_per_gpu=known.tokens_per_second_per_gpu,
             gpu=ASSUMED_GPU if is_assumed else known.gpu,
             is_assumed=is_assumed,
-            compiles=execution.compile != "off",
         )
 
     @property
@@ -232,7 +208,7 @@ class Machine:
             said = "assumed" if self.is_assumed else "stated"
             peak = f"{self.gpu}'s {self._peak / 1e12:,.0f} TFLOP/s bf16"
             throughput = f"{said}: {STATED_UTILIZATION:.0%} of {peak}"
-        return f"{throughput}; at least {1000 * self.seconds_per_update:.0f} ms a fine-tuning update"
+        return f"{throughput}; at least {1000 * SECONDS_PER_UPDATE:.0f} ms a fine-tuning update"
 
     def hours(self, flops: float, tokens: float) -> float | None:
         """Return the GPU-hours of some work: by tokens per second if they are stated, else by the GPU's name; None if
@@ -247,11 +223,6 @@ class Machine:
             hint = did_you_mean(str(self.gpu), PEAK_FLOPS_PER_SECOND)
             raise ValueError(f"the peak of gpu {self.gpu!r} is not known: {hint}; or state tokens_per_second_per_gpu")
         return PEAK_FLOPS_PER_SECOND[self.gpu]
-
-    @property
-    def seconds_per_update(self) -> float:
-        """The minimum time of a fine-tuning update."""
-        return SECONDS_PER_UPDATE if self.compiles else EAGER_SECONDS_PER_UPDATE
 
     def rows(self, run: PretrainingRun) -> int:
         """Return the number of rows in a micro-batch of a stage."""
@@ -345,12 +316,15 @@ class PlanCosts:
         return Cost(gpu_hours=_sum_known(hours.values()), disk_gb=disk)
 
     def _trial_hours(self, study: GlueStudy, stage: PretrainingRun, batch_size: int) -> float | None:
-        size = task_size(self.source, study.about)
-        work = TrialWork.of(study.about, size, study.protocol, batch_size)
-        length = size.tokens(study.about, study.protocol.max_tokens)
-        tokens = work.trained_tokens + work.evaluated_tokens / 3  # a forward pass is a third of the work
+        """Return the hours of a trial without early stopping."""
+        size, protocol = task_size(self.source, study.about), study.protocol
+        length = size.tokens(study.about, protocol.max_tokens)
+        examples = min(size.train, protocol.train_examples or size.train)
+        schedule = FineTuningSchedule.of(protocol, examples, batch_size)
+        evaluated = length * size.validation * -(-schedule.steps // schedule.evaluation_interval)
+        tokens = length * examples * protocol.epochs + evaluated / 3  # a forward pass is a third of the work
         hours = self.machine.hours(training_flops_per_token(stage.recipe.model, length, 0) * tokens, tokens)
-        return None if hours is None else max(hours, self.machine.seconds_per_update * work.updates / 3600)
+        return None if hours is None else max(hours, SECONDS_PER_UPDATE * schedule.steps / 3600)
 
 
 COSTS: Mapping[str, Callable[[PlanCosts, Any], Cost]] = {

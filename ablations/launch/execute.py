@@ -209,21 +209,11 @@ class LocalPlan:
                 sharing.append(run)
             else:
                 alone.append(run)
-        phases = (
-            (together, self._groups()),
-            (alone, self._single(min(self.workers, len(self.gpus) or self.workers))),
-            (sharing, self._single(self.workers)),
-        )
+        each, groups = min(self.processes, len(self.gpus) // self.groups), range(self.groups)
+        of_groups = [",".join(self.gpus[index * each : (index + 1) * each]) or None for index in groups]
+        of_workers = list(islice(cycle(self.gpus or (None,)), self.workers))
+        phases = ((together, of_groups), (alone, of_workers[: len(self.gpus) or None]), (sharing, of_workers))
         return [(batch, gpus) for batch, gpus in phases if batch]
-
-    def _groups(self) -> list[str | None]:
-        if not self.gpus:
-            return [None] * self.groups
-        each = min(self.processes, len(self.gpus) // self.groups)
-        return [",".join(self.gpus[index * each : (index + 1) * each]) for index in range(self.groups)]
-
-    def _single(self, workers: int) -> list[str | None]:
-        return list(islice(cycle(self.gpus or (None,)), workers))
 
 
 def plan_locally(

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rich.markup import escape
-from rich.table import Table
 
 from ablations.launch.costs import Cost, PlanCosts, stage_flops
+from ablations.launch.request import gpus_in_words
 from ablations.plan import PlannedRun, VariantRow
 from neobert.console import output, quantity, table
 from neobert.kinds.pretraining import PretrainingRun
@@ -91,19 +91,24 @@ def _state_counts(states: Iterable[str]) -> str:
 def print_plan(rows: Sequence[VariantRow], costs: PlanCosts, *, as_json: bool) -> None:
     """Print the runs of each variant with ids, sizes, states, folders and costs, and the total."""
     if as_json:
-        print(json.dumps([_summary(row) | _cost_entries(row, costs) for row in rows], indent=1))
+        print(json.dumps([_summary(row, costs) for row in rows], indent=1))
         return
-    console = output()
     if len(rows) == 1:
         _print_runs(rows[0], costs)
     else:
-        console.print(_table_of_rows(rows, costs))
-    for line in _absences(rows):
-        console.print(escape(f"  {line}"))
+        _print_rows(rows, costs)
+    absences = [f"left out: {task}: {reason}" for row in rows for task, reason in row.skipped.items()]
+    absences += [
+        f"not represented at this scale (equal to the parent's): {row.name}: {', '.join(row.unrepresented)}"
+        for row in rows
+        if row.unrepresented
+    ]
+    for line in dict.fromkeys(absences):
+        output().print(escape(f"  {line}"))
     _print_total(rows, costs)
 
 
-def _table_of_rows(rows: Sequence[VariantRow], costs: PlanCosts) -> Table:
+def _print_rows(rows: Sequence[VariantRow], costs: PlanCosts) -> None:
     cells = [
         (
             row.name,
@@ -115,21 +120,11 @@ def _table_of_rows(rows: Sequence[VariantRow], costs: PlanCosts) -> Table:
         for row in rows
     ]
     title = f"{rows[0].scale} scale, {costs.source.label} data (one variant alone shows all runs, ids and folders)"
-    return table(title, ("variant", "seed", "parameters", "runs", *COST_COLUMNS), cells)
+    output().print(table(title, ("variant", "seed", "parameters", "runs", *COST_COLUMNS), cells))
 
 
-def _absences(rows: Sequence[VariantRow]) -> list[str]:
-    """Return a line for each task that the data lacks, and for each change that the scale erases."""
-    skipped = [f"left out: {task}: {reason}" for row in rows for task, reason in row.skipped.items()]
-    erased = [
-        f"not represented at this scale (equal to the parent's): {row.name}: {', '.join(row.unrepresented)}"
-        for row in rows
-        if row.unrepresented
-    ]
-    return list(dict.fromkeys([*skipped, *erased]))
-
-
-def _summary(row: VariantRow) -> dict[str, Any]:
+def _summary(row: VariantRow, costs: PlanCosts) -> dict[str, Any]:
+    cost = costs.row(row)
     return {
         "variant": row.name,
         "seed": row.seed,
@@ -144,12 +139,6 @@ def _summary(row: VariantRow) -> dict[str, Any]:
             for each in row.planned
         ],
         "skipped": row.skipped,
-    }
-
-
-def _cost_entries(row: VariantRow, costs: PlanCosts) -> dict[str, Any]:
-    cost = costs.row(row)
-    return {
         "memory_gb_per_gpu": None if cost.memory_gb is None else round(cost.memory_gb, 3),
         "gpu_hours": None if cost.gpu_hours is None else round(cost.gpu_hours, 3),
         "gpu_hours_source": costs.machine.source,
@@ -159,7 +148,7 @@ def _cost_entries(row: VariantRow, costs: PlanCosts) -> dict[str, Any]:
 
 
 def _print_runs(row: VariantRow, costs: PlanCosts) -> None:
-    console, summary = output(), _summary(row)
+    console, summary = output(), _summary(row, costs)
     sizes = ", ".join(f"{quantity(summary[key])} {key}" for key in ("parameters", "tokens", "flops"))
     title = f"{row.name} ({row.title}), seed {row.seed}, {row.scale} scale, {costs.source.label} data: {sizes}"
     console.print(escape(title), style="bold")
@@ -186,7 +175,7 @@ def _print_total(rows: Sequence[VariantRow], costs: PlanCosts) -> None:
     left = {each.run.id: each.run for row in rows for each in row.planned if each.state != "done"}
     stages = PretrainingRun.among(left.values())
     tokens = quantity(sum(stage.recipe.stages[-1].tokens for stage in stages))
-    gpus = f"{machine.gpus} GPU{'s' if machine.gpus > 1 else ''} (engine {machine.engine})"
+    gpus = f"{gpus_in_words(machine.gpus)} (engine {machine.engine})"
     console.print(
         f"to do, each run once: {tokens} tokens and {quantity(sum(map(stage_flops, stages)))} FLOPs of pre-training, "
         f"GPU-hours {hours}, disk {disk} GB; on each of {gpus} up to {memory} GB with {machine.micro_batch_tokens} "

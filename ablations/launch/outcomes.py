@@ -116,21 +116,16 @@ def _in_words(entry: Entry) -> str | None:
 
 
 def _measured(layout: Layout, evaluation: EmbeddingEvaluation) -> dict[str, Any]:
-    return {
-        "protocol": evaluation.encoder.protocol,
-        "means": means_of(task_entries(layout, evaluation), evaluation.tasks),
-    }
+    means = means_of(task_entries(layout, evaluation), evaluation.tasks)
+    return {"protocol": evaluation.encoder.protocol, "means": means}
 
 
 def _read_out(layout: Layout, evaluation: ReadoutEvaluation) -> dict[str, Any]:
     """Return the value of each readout that has a record, by readout and corpus."""
     parts = zip(evaluation.readouts, evaluation.parts(layout), strict=True)
-    records = {readout: read_record(part.record) for readout, part in parts if part.is_done}
-    scores = {
-        readout: {corpus: score["value"] for corpus, score in record["scores"].items()}
-        for readout, record in records.items()
-    }
-    return {"scores": scores}
+    records = {readout: read_record(part.record)["scores"] for readout, part in parts if part.is_done}
+    values = {name: {corpus: score["value"] for corpus, score in scores.items()} for name, scores in records.items()}
+    return {"scores": values}
 
 
 SUMMARIES: Mapping[str, Callable[[Layout, Any], dict[str, Any]]] = {

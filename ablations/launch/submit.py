@@ -7,10 +7,9 @@ import re
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -93,23 +92,23 @@ def plan_jobs(layout: Layout, rows: Sequence[PlanRow], profile: Profile) -> list
             )
             groups.setdefault(group, []).append(work)
     prepared = {work.id: work.reference for works in groups.values() for work in works if work.job == "prepare"}
-    return [_job(layout, names[works[0].id], works, profile, prepared) for works in groups.values()]
-
-
-def _job(layout: Layout, name: str, works: Sequence[Work], profile: Profile, prepared: Mapping[str, str]) -> PlannedJob:
-    first = works[0]
-    is_shared = first.counted in MANY_PARTS
-    parts_per_worker = profile[first.job].points_per_worker if first.counted == "grid points" else 1
-    open_parts = sum(work.open_parts(layout) for work in works)
-    preparations = [prepared[each.id] for work in works for each in work.preparation if each.id in prepared]
-    return PlannedJob(
-        kind=first.job,
-        label=f"{first.kind}-{name}-{first.columns.get('weights', first.id)}",
-        references=tuple(work.reference for work in works),
-        after=(*first.after, *preparations),
-        workers=max(1, math.ceil(open_parts / parts_per_worker)) if is_shared else 1,
-        shared=is_shared,
-    )
+    jobs = []
+    for works in groups.values():
+        first = works[0]
+        is_shared = first.counted in MANY_PARTS
+        parts_per_worker = profile[first.job].points_per_worker if first.counted == "grid points" else 1
+        open_parts = sum(work.open_parts(layout) for work in works)
+        preparations = [prepared[each.id] for work in works for each in work.preparation if each.id in prepared]
+        job = PlannedJob(
+            kind=first.job,
+            label=f"{first.kind}-{names[first.id]}-{first.columns.get('weights', first.id)}",
+            references=tuple(work.reference for work in works),
+            after=(*first.after, *preparations),
+            workers=max(1, math.ceil(open_parts / parts_per_worker)) if is_shared else 1,
+            shared=is_shared,
+        )
+        jobs.append(job)
+    return jobs
 
 
 class AtWork:
@@ -294,42 +293,16 @@ def _is_of(layout: Layout, submission: Submission) -> bool:
     return False
 
 
-@dataclass(frozen=True)
-class JobFilter:
-    """Which jobs to cancel: those of a ladder's variants. None means any scale, any data or any seed."""
-
-    ladder: Ladder
-    names: frozenset[str]
-    scale: Scale | None = None
-    data: str | None = None
-    seeds: tuple[int, ...] | None = None
-
-
-def _names_run(wanted: JobFilter, layout: Layout, reference: str) -> bool:
-    folder = f"pretraining/{Path(reference).name}" if reference.startswith("corpus/") else reference
-    try:
-        run_file = read_run_file(layout.root / folder)
-    except (DamagedFile, MissingData):
-        return False
-    labels = run_file.labels
-    data = None if wanted.data is None else specify(wanted.data, 1).name
-    return (
-        not wanted.names.isdisjoint(labels.get("variants", ()))
-        and wanted.ladder.is_named(labels.get("ladder"), layout)
-        and wanted.scale in (None, labels.get("scale"))
-        and data in (None, run_file.source.name)
-        and (wanted.seeds is None or run_file.run.seed in wanted.seeds)
-    )
-
-
-def _not_needed(living: Sequence[Submission], named: Sequence[Submission]) -> list[str]:
-    """Return the named jobs without preparations that other jobs wait for."""
-    needed = {job for each in living if each not in named for job in each.after}
-    return [each.job for each in named if each.kind != "prepare" or each.job not in needed]
-
-
-def cancel_jobs(layout: Layout, wanted: JobFilter) -> list[str]:
-    """Cancel the live jobs of variants, by the labels in run files; return their ids.
+def cancel_jobs(
+    layout: Layout,
+    ladder: Ladder,
+    names: Set[str],
+    scale: Scale | None,
+    data: str | None,
+    seeds: Collection[int] | None,
+) -> list[str]:
+    """Cancel the live jobs of a ladder's variants, by the labels in run files; return their ids. None means any scale,
+    any data or any seed.
 
     Preparations stay as long as jobs that are not cancelled wait for them.
 
@@ -338,10 +311,28 @@ def cancel_jobs(layout: Layout, wanted: JobFilter) -> list[str]:
     """
     if not is_there(layout.root / "jobs"):
         return []
+    source = None if data is None else specify(data, 1).name
+
+    def is_named(reference: str) -> bool:
+        folder = f"pretraining/{Path(reference).name}" if reference.startswith("corpus/") else reference
+        try:
+            run_file = read_run_file(layout.root / folder)
+        except (DamagedFile, MissingData):
+            return False
+        labels = run_file.labels
+        return (
+            not names.isdisjoint(labels.get("variants", ()))
+            and ladder.is_named(labels.get("ladder"), layout)
+            and scale in (None, labels.get("scale"))
+            and source in (None, run_file.source.name)
+            and (seeds is None or run_file.run.seed in seeds)
+        )
+
     with _submission_claim(layout):
         living = _living(layout, read_announced(layout))
-        is_named = partial(_names_run, wanted, layout)
-        jobs = _not_needed(living, [each for each in living if any(map(is_named, each.references))])
+        named = [each for each in living if any(map(is_named, each.references))]
+        needed = {job for each in living if each not in named for job in each.after}
+        jobs = [each.job for each in named if each.kind != "prepare" or each.job not in needed]
         if jobs:
             cancel(jobs)
     return jobs

@@ -15,7 +15,7 @@ from neobert.runs.layout import Layout
 from neobert.runs.records import sealed
 from neobert.runs.run_file import RunFile
 from tests.glue.glue_worlds import point, protocol
-from tests.support.tiny_runs import SOURCE, tiny_run
+from tests.support.tiny_runs import SOURCE
 
 Run = PretrainingRun | GlueStudy
 EXECUTION = Execution(threads=1, processes=1, micro_batch_tokens=128, checkpoint_interval_steps=5)
@@ -182,30 +182,3 @@ def tokenize(layout: Layout, data_id: str) -> Path:
     write(folder / "manifest.json", {"schema": 1})
     (folder / "tokens-00000.bin").write_bytes(b"12" * 10)
     return folder
-
-
-def large_folder(root: Path, models: int, tasks: tuple[str, ...] = ("cola", "mnli", "rte", "sst2")) -> int:
-    """Models in all states, each with a study of six points per task; returns the number of runs."""
-    layout = Layout(root)
-    for seed in range(models):
-        run = tiny_run(seed=seed)
-        declare(layout, run, (f"M{seed % 11}",))
-        claim(layout, run.id, released=seed % 4 != 1)
-        if seed % 4 == 0:
-            finish_pretraining(layout, run)
-        elif seed % 4 == 1:
-            progress(layout, run, 12)
-            checkpoint(layout, run, 10, seconds=5.0)
-        elif seed % 4 == 2:
-            fail(layout.pretraining(run.id) / "error.json", run.id, "OutOfMemoryError: 80 GiB")
-        for task in tasks:
-            study = study_of(run, task, points=6)
-            declare(layout, study, (f"M{seed % 11}",))
-            if seed % 8 == 0:
-                finish_study(layout, study)
-            elif seed % 4 == 0:
-                for number in range(3):
-                    record_trial(layout, study, number)
-                claim(layout, study.trials(layout)[4].id)
-        submit(layout, str(seed), run, ago_seconds=3600)
-    return models * (1 + len(tasks))

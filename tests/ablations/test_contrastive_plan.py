@@ -67,14 +67,11 @@ def write_published(folder: Path, name: str) -> None:
         write_table(folder / "pairs" / name / place / "0000.parquet", columns)
 
 
-def test_the_papers_and_the_codes_sets_are_declared_once() -> None:
+def test_a_variants_mix_says_which_published_sets_are_taken(tmp_path: Path) -> None:
+    """Own sets always; published ones of the other mix only by name. Each set is declared once."""
     paper, code = set(sets_of("paper")), set(sets_of("code"))
     assert (len(paper), len(code)) == (19, 17) and PUBLISHED.keys() == DECLARED_SETS.keys() == paper | code
     assert paper - code == {"AGNEWS", "MEDMCQA", "NPR", "YAHOO"} and code - paper == {"PAQ", "QQP"}
-
-
-def test_a_variants_mix_says_which_published_sets_are_taken(tmp_path: Path) -> None:
-    """Own sets always; published ones of the other mix only by name."""
     for name in ("NPR", "QQP", "STS12"):
         write_published(tmp_path, name)
     write_table(tmp_path / "pairs" / "mine.parquet", {"query": ["Q"], "document": ["D"]})

@@ -13,13 +13,9 @@ import pytest
 
 from ablations import run
 from ablations.launch.execute import retry_failed
-from neobert import processes
-from neobert.errors import EXIT_DONE
 from neobert.runs.layout import Layout
-from neobert.runs.run_file import read_run_file
 from neobert.search.storages import storage_address, storage_at
 from sweeps import glue_grid
-from tests.ablations.status_worlds import fail
 from tests.support.tiny_runs import starts
 
 
@@ -138,30 +134,16 @@ def test_seeds_storages_and_failures(tmp_path: Path, capsys: pytest.CaptureFixtu
         assert sweep(capsys, *arguments)[0] == 0
 
 
-def test_failed_pre_training_of_the_sample_is_retried(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Without a finished run the command pre-trains one itself."""
-    monkeypatch.setattr(processes, "work_here", lambda *_, **__: EXIT_DONE)
-    arguments = ["--task", "cola", "--runs", str(tmp_path), "--cluster", "here"]
-    sweep(capsys, *arguments)
-    (folder,) = tmp_path.glob("pretraining/*")
-    (part,) = read_run_file(folder).run.parts(Layout(tmp_path))
-    fail(part.error, part.id, "RunFailed: step 3: the loss is nan")
-    assert "--retry-failed runs them again" in sweep(capsys, *arguments)[2] and part.error.exists()
-    assert "1 failed point(s) run again" in sweep(capsys, *arguments, "--retry-failed")[2] and not part.error.exists()
-
-
 def _assert_best_has_highest_mean(points: list[dict[str, Any]]) -> None:
-    axes = ("batch_size", "learning_rate", "weight_decay")
     scores: dict[tuple[float, ...], list[float]] = {}
     for entry in points:
-        scores.setdefault(tuple(entry[axis] for axis in axes), []).append(entry["score"])
-    (best,) = {tuple(entry["best"][axis] for axis in axes) for entry in points if entry["best"]}
-    chosen = next(entry["best"] for entry in points if entry["best"])
-    assert chosen["mean"] == pytest.approx(max(sum(values) / 3 for values in scores.values()), abs=1e-4)
-    assert chosen["mean"] == pytest.approx(sum(scores[best]) / 3, abs=1e-4)
-    assert chosen["seeds"] == [0, 1, 2] and chosen["sd"] is not None and chosen["nested"] is not None
+        scores.setdefault((entry["learning_rate"], entry["weight_decay"]), []).append(entry["score"])
+    (best, *_) = (entry["best"] for entry in points if entry["best"])
+    highest = max(sum(values) / 3 for values in scores.values())
+    assert best["mean"] == pytest.approx(highest, abs=1e-4) and best["seeds"] == [0, 1, 2]
+    own = scores[best["learning_rate"], best["weight_decay"]]
+    assert best["mean"] == pytest.approx(sum(own) / 3, abs=1e-4)
+    assert best["sd"] is not None and best["nested"] is not None
 
 
 def _assert_optuna_shows(root: Path, points: list[dict[str, Any]]) -> None:

@@ -15,7 +15,6 @@ from ablations.scaling import scaled
 from ablations.variant import Modification, Recipe, Variant, prove, prove_scaled, validated
 from neobert.identity import canonical, difference, leaves
 from neobert.model.size import parameter_count
-from neobert.recipe import Subset
 from tests.ablations.papers_ladder import PAPERS_LADDER
 from tests.ablations.plans import with_leaf
 from tests.support.golden_files import GoldenFiles
@@ -56,7 +55,9 @@ def _tampered(recipe: Recipe, path: str, value: Any) -> Recipe:
     return validated(with_leaf(recipe.model_dump(), path, value), "tampered")
 
 
-@pytest.mark.parametrize("variant", CHILDREN, ids=lambda variant: variant.name)
+@pytest.mark.parametrize(
+    "variant", (ladder.M1, ladder.M4, ladder.M9, ladder.M10_CODE), ids=lambda variant: variant.name
+)
 def test_any_undeclared_change_is_found(variant: Variant) -> None:
     """Whatever single number of a child is touched, the proof names it."""
     numbers = {path: leaf for path, leaf in leaves(variant.recipe).items() if isinstance(leaf, int | float) and leaf}
@@ -86,28 +87,14 @@ def test_confound_an_arm_proven_against_the_wrong_parent_is_refused() -> None:
     """Script 06 departs from 04, not from 05: against any other parent the proof fails."""
     with pytest.raises(ValueError, match="more than it declares"):
         prove("M7", ladder.M6.recipe, ladder.M7.recipe, ladder.M7.modifications)
-    with pytest.raises(ValueError, match="more than it declares"):
-        prove("M4", ladder.M3.recipe, ladder.M4.recipe, ladder.M4.modifications)
 
 
-def test_a_misspelt_field_gets_a_suggestion() -> None:
-    with pytest.raises(ValueError, match="no field 'feedfoward'; did you mean 'feedforward'"):
-        Modification("GeGLU", source="test", model={"feedfoward": "geglu"})
-
-
-@pytest.mark.parametrize(
-    ("changes", "sentence"),
-    [
-        ({"width": 770}, "width 770 is not divisible by 12 heads"),
-        ({"width": 36}, "even head size"),
-        ({"positions": "rotery"}, "positions"),
-        ({"dropout": 1.0}, "dropout 1.0"),
-    ],
-)
-def test_an_impossible_model_is_refused_in_one_sentence(changes: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(ValueError, match=sentence) as refusal:
-        ladder.M1.derive("X", Modification("impossible", source="test", model=changes))
+def test_an_impossible_model_is_refused_in_one_sentence() -> None:
+    with pytest.raises(ValueError, match="width 770 is not divisible by 12 heads") as refusal:
+        ladder.M1.derive("X", Modification("impossible", source="test", model={"width": 770}))
     assert "\n" not in str(refusal.value)
+    with pytest.raises(ValueError, match=r"modification 'GeGLU': pretraining\.model\.feedfoward: Extra inputs"):
+        ladder.M1.derive("X", Modification("GeGLU", source="test", model={"feedfoward": "geglu"}))
 
 
 def test_a_scale_that_leaks_is_found() -> None:
@@ -118,27 +105,17 @@ def test_a_scale_that_leaks_is_found() -> None:
 
 
 @pytest.mark.parametrize(("scale", "vocabulary"), SHRUNK)
-def test_shrunk_m8_is_deeper_and_narrower_than_m7_at_equal_size(scale: Scale, vocabulary: Vocabulary) -> None:
-    m7, m8 = (scaled(papers(), node.recipe, scale, vocabulary).pretraining for node in (ladder.M7, ladder.M8))
+def test_shrunk_steps_are_like_the_papers(scale: Scale, vocabulary: Vocabulary) -> None:
+    """M8 is deeper and narrower than M7 at equal size; M9 has a longer context and a larger batch."""
+    variants = (ladder.M7, ladder.M8, ladder.M9)
+    m7, m8, m9 = (scaled(papers(), each.recipe, scale, vocabulary).pretraining for each in variants)
     sizes = [parameter_count(recipe.model, recipe.longest_context).total for recipe in (m7, m8)]
-    assert m8.model.layers > m7.model.layers
-    assert m8.model.width < m7.model.width
+    assert m8.model.layers > m7.model.layers and m8.model.width < m7.model.width
     assert sizes[1] == pytest.approx(sizes[0], rel=0.05)
-
-
-@pytest.mark.parametrize(("scale", "vocabulary"), SHRUNK)
-def test_shrunk_m9_has_a_longer_context_and_a_larger_batch(scale: Scale, vocabulary: Vocabulary) -> None:
-    m8, m9 = (scaled(papers(), node.recipe, scale, vocabulary).pretraining.stages for node in (ladder.M8, ladder.M9))
-    assert m8[0].context < m9[0].context < m9[1].context
-    assert m8[0].tokens_per_step < m9[0].tokens_per_step == m9[1].tokens_per_step
-    longest = max(part.minimum_tokens for part in m9[1].mixture)
-    assert m9[0].context <= longest < m9[1].context
-
-
-def test_the_shares_of_a_mixture_must_add_up() -> None:
-    stage = ladder.M9.recipe.pretraining.stages[1]
-    with pytest.raises(ValueError, match="must add up to 1"):
-        type(stage).model_validate({**stage.model_dump(), "mixture": (Subset(minimum_tokens=0, share=0.5),)})
+    (before,), (first, second) = m8.stages, m9.stages
+    assert before.context < first.context < second.context
+    assert before.tokens_per_step < first.tokens_per_step == second.tokens_per_step
+    assert first.context <= max(part.minimum_tokens for part in second.mixture) < second.context
 
 
 def contradictions() -> list[list[str]]:

@@ -1,33 +1,29 @@
 """Prefetch before and after the bytes: what is chosen, what is refused, and whether a folder closes a plan offline."""
 
 import json
-import os
 import shlex
 import shutil
 import socket
-import subprocess
-import sys
 from pathlib import Path
 from typing import NoReturn
 
 import pytest
 
 from ablations import loading, prefetch
+from ablations import run as run_command
 from ablations.launch.checks import requirements
 from ablations.loading import papers
-from ablations.names import chosen_variants
 from ablations.paper_models import folder_or_repository, paper_models
-from ablations.plan import plan
 from neobert.data import download
 from neobert.data.catalog import REFINEDWEB
 from neobert.data.mteb_tasks import members_of
 from neobert.data.sources import DirectorySource, HubSource
 from neobert.executors.external import resolve_model
-from neobert.processes import offline_environment
 from neobert.runs.claims import acquire
 from neobert.runs.layout import Layout
 from reports.figures import published
 from tests.ablations.hub_stand_in import LLAMA, WEB, StandIn, StandInRepository, manifest, run
+from tests.ablations.plans import rows_of
 from tests.support.published_layouts import save_nomic, save_remote
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -62,28 +58,17 @@ def test_a_corpus_is_capped_to_whole_files_and_its_part_has_an_identity_of_its_o
     assert DirectorySource(folder).corpus_origin("web") == whole
 
 
-def test_a_plan_is_printed_before_anything_is_written(
-    hub: StandIn, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(tmp_path / "data", "--dry-run", "--json") == 0
-    rows = {row["item"]: row for row in json.loads(capsys.readouterr().out)}
-    assert rows["corpus web"]["files"] == 3 and rows["corpus web"]["revisions"] == ["a" * 40]
-    assert rows["corpus web"]["missing_bytes"] == rows["corpus web"]["bytes"] > 0
-    assert not (tmp_path / "data").exists() and not hub.fetched
-
-
-@pytest.mark.parametrize("flags", [(), ("--dry-run",)])
 def test_a_disk_with_too_little_room_is_refused_before_the_first_byte(
-    hub: StandIn,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    flags: tuple[str, ...],
+    hub: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(download.shutil, "disk_usage", lambda _: usage._replace(free=1000))
-    assert run(tmp_path / "data", *flags) == 2
-    assert "cap each corpus with --most-bytes" in capsys.readouterr().err
+    for flags in ((), ("--dry-run", "--json")):
+        assert run(tmp_path / "data", *flags) == 2
+        said = capsys.readouterr()
+        assert "cap each corpus with --most-bytes" in said.err
+    web = next(row for row in json.loads(said.out) if row["item"] == "corpus web")
+    assert web["files"] == 3 and web["revisions"] == ["a" * 40] and web["missing_bytes"] == web["bytes"] > 0
     assert not hub.fetched
 
 
@@ -139,45 +124,30 @@ def test_a_checked_folder_closes_the_plan_without_a_network(
     monkeypatch.setattr(socket, "socket", None)
     assert run(folder, "--check") == 0
     assert "complete: 12 items" in capsys.readouterr().out
-    rows = plan(
-        papers(), chosen_variants(papers(), ["all"]), [0], "smoke", DirectorySource(folder), Layout(tmp_path / "runs")
-    )
+    rows = rows_of(tmp_path / "runs", "all", source=DirectorySource(folder))
     assert len(rows) == len(papers().steps) and not any(row.skipped for row in rows)
+    path = folder / "corpora/web/tiiuae--falcon-refinedweb/data/train-00000-of-00003-abc.parquet"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:4] + bytes([whole[4] ^ 1]) + whole[5:])
+    assert run(folder, "--check") == 3
+    assert "has other bytes than tiiuae/falcon-refinedweb" in capsys.readouterr().out, "it reads every byte"
+    path.write_bytes(whole[:-1])
+    assert run(folder, "--check") == 3
+    assert f"is not there with its {len(whole)} bytes" in capsys.readouterr().out
     (folder / "corpora/wikibook/bookcorpus--bookcorpus/plain_text/train/0000.parquet").unlink()
     assert run(folder, "--check") == 3
     assert "missing: corpus wikibook: corpus wikibook lacks 1 of the 2 files" in capsys.readouterr().out
 
 
-def test_the_check_reads_every_byte(hub: StandIn, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = tmp_path / "data"
-    assert run(folder) == 0
-    path = folder / "corpora/web/tiiuae--falcon-refinedweb/data/train-00000-of-00003-abc.parquet"
-    whole = path.read_bytes()
-    path.write_bytes(whole[:4] + bytes([whole[4] ^ 1]) + whole[5:])
-    assert run(folder, "--check") == 3
-    assert "has other bytes than tiiuae/falcon-refinedweb" in capsys.readouterr().out
-    path.write_bytes(whole[:-1])
-    assert run(folder, "--check") == 3
-    assert f"is not there with its {len(whole)} bytes" in capsys.readouterr().out
-
-
-def test_a_run_on_hub_data_names_what_is_missing_and_asks_no_network(tmp_path: Path) -> None:
-    """With the variables that jobs get, and with every connection refused: one sentence, exit 3, nothing written."""
-    blocked = "import socket, sys\ndef refuse(*_): raise AssertionError('connected')\nsocket.socket.connect = refuse\n"
-    code = f"{blocked}from ablations.run import main; sys.exit(main(sys.argv[1:]))"
-    arguments = ["--variant", "M2", "M3", "--data", "hub", "--cluster", "here", "--runs", str(tmp_path / "runs")]
-    answer = subprocess.run(
-        [sys.executable, "-c", code, *arguments],
-        cwd=ROOT,
-        env=os.environ | offline_environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert answer.returncode == 3
-    assert len(answer.stderr.splitlines()) == 1 and "Traceback" not in answer.stderr
+@pytest.mark.usefixtures("no_network")
+def test_a_run_on_hub_data_names_what_is_missing_and_asks_no_network(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["--variant", "M2", "M3", "--data", "hub", "--cluster", "here", "--runs", str(tmp_path / "runs")]
+    assert run_command.main(command) == 3
+    (said,) = capsys.readouterr().err.splitlines()
     for words in ("corpus web (tiiuae/falcon-refinedweb)", "tokenizer bpe", "--variant M2 M3", "pass --data DIR"):
-        assert words in answer.stderr
+        assert words in said
     assert not (tmp_path / "runs").exists()
 
 
@@ -240,9 +210,8 @@ def test_every_baseline_of_the_paper_is_declared() -> None:
 
 
 def test_a_ladder_needs_no_tasks_but_its_own_ones_of_glue(tmp_path: Path) -> None:
-    """Its flag in the commands that are named to users is one word of a shell, whatever the file is called."""
     path = tmp_path / "my ladder's.py"
     path.write_text('from ablations.ladder import M0\nTASKS = ["cola", "rte"]\n')
     own = loading.load(str(path))
-    assert shlex.split(own.flag) == ["--ladder", str(path)]
+    assert shlex.split(own.flag) == ["--ladder", str(path)], "one word of a shell, whatever the file is called"
     assert requirements(own, [own.root], "smoke", ["glue"]).tasks == ("rte", "cola")

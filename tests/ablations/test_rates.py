@@ -11,15 +11,8 @@ from hypothesis import strategies as st
 from ablations import ladder
 from ablations.ladders import SCALES
 from ablations.loading import papers
-from ablations.rates import (
-    PILOT_SEEDS,
-    Optimum,
-    RateCurve,
-    best_variant,
-    grid_rate,
-    shared_rate,
-    variant_at,
-)
+from ablations.names import at_rate, at_scale
+from ablations.rates import PILOT_SEEDS, Optimum, RateCurve, best_variant, grid_rate, shared_rate
 from ablations.scales import Scale
 from ablations.scaling import scaled_variant
 from neobert.kinds.rates import RateSearch, RateSweep
@@ -30,11 +23,7 @@ from tests.ablations.plans import SYNTHETIC, rows_of
 # The grid
 
 
-def test_a_grid_is_even_in_the_logarithm_up_to_two_digits() -> None:
-    rates = [grid_rate(papers(), ladder.M4, "study", 2, step) for step in range(-4, 7)]
-    assert rates == [1.3e-4, 2.5e-4, 5e-4, 1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2, 3.2e-2, 6.4e-2, 0.13]
-
-
+@settings(max_examples=20)
 @given(factor=st.floats(1.2, 10), step=st.integers(-8, 8), scale=st.sampled_from(SCALES))
 @example(factor=20, step=-1, scale="study")
 @example(factor=6, step=1, scale="paper")
@@ -42,7 +31,8 @@ def test_a_grid_is_even_in_the_logarithm_up_to_two_digits() -> None:
 def test_every_rate_of_a_grid_is_one_that_a_variant_can_have(factor: float, step: int, scale: Scale) -> None:
     rate = grid_rate(papers(), ladder.M4, scale, factor, step)
     assert math.isclose(rate, shared_rate(papers(), ladder.M4, scale) * factor**step, rel_tol=0.1)
-    recipe, _ = scaled_variant(papers(), variant_at(papers(), ladder.M4, rate, scale), scale, "published")
+    variant = at_scale(papers(), at_rate(ladder.M4, rate), scale)
+    recipe, _ = scaled_variant(papers(), variant, scale, "published")
     assert recipe.pretraining.optimization.peak_learning_rate == rate
 
 
@@ -78,7 +68,8 @@ def curve_of(*by_seed: dict[float, float]) -> RateCurve:
 def test_the_vertex_is_that_of_numpys_parabola(place: float, square: float, level: float, factor: float) -> None:
     rates = [1e-3 / factor, 1e-3, 1e-3 * factor]
     losses = {rate: level + square * (math.log(rate / 1e-3, factor) - place) ** 2 for rate in rates}
-    found = curve_of({**losses, 1e-3 * factor**2: 99.0}).optimum()
+    seeds = [{rate: loss + shift for rate, loss in losses.items()} for shift in (0.4, -0.4)]
+    found = curve_of(*({**each, 1e-3 * factor**2: 99.0} for each in seeds)).optimum()
     assert found is not None and found.fitted == tuple(rates) and not found.reason
     second, first, constant = np.polyfit(np.log(rates), list(losses.values()), 2)
     assert math.isclose(found.exact, math.exp(-first / 2 / second), rel_tol=1e-5)
@@ -86,16 +77,6 @@ def test_the_vertex_is_that_of_numpys_parabola(place: float, square: float, leve
     assert math.isclose(found.exact, 1e-3 * factor**place, rel_tol=1e-6) and math.isclose(found.loss, level)
     assert all(math.isclose(found.fitted_loss(rate), losses[rate], rel_tol=1e-9) for rate in rates)
     assert found.rate == pytest.approx(found.exact, rel=0.05) and rate_text(found.rate)
-
-
-def test_the_vertex_is_that_of_the_mean_over_seeds() -> None:
-    octaves = (-0.3, 0.1, 0.2)
-    curves = [
-        {1e-3 * 2**step: 3 + shift + 0.2 * (step - place) ** 2 for step in (-1, 0, 1)}
-        for place, shift in zip(octaves, (0.0, 0.4, -0.1), strict=True)
-    ]
-    found = curve_of(*curves).optimum()
-    assert found is not None and math.isclose(found.exact, 1e-3 * 2 ** np.mean(octaves), rel_tol=1e-9)
 
 
 def test_what_failed_is_a_point_without_a_loss() -> None:
@@ -110,14 +91,12 @@ def test_what_failed_is_a_point_without_a_loss() -> None:
 
 
 def test_no_parabola_skips_over_a_neighbour_that_failed() -> None:
-    """The vertex would lie almost at the rate that failed. A rate that is only unfinished changes nothing."""
+    """The vertex would lie almost at the rate that failed."""
     by_rate = {5e-4: 3.05, 2e-3: 3.01, 4e-3: 3.40}
     losses = {rate: {1000: loss, 1001: loss} for rate, loss in by_rate.items()} | {1e-3: {1000: 3.0}}
     found = RateCurve(losses, {1e-3: {1001: "the loss is nan"}}).optimum()
     assert found is not None and (found.rate, found.fitted) == (2e-3, ())
     assert found.reason == "the next rate, 1e-3, failed"
-    unfinished = RateCurve({**losses, 8e-3: {1001: 4.0}}, {}).optimum()
-    assert unfinished is not None and unfinished.fitted == (5e-4, 2e-3, 4e-3)
 
 
 def test_a_parabola_goes_through_no_jump_of_the_loss() -> None:
@@ -127,12 +106,6 @@ def test_a_parabola_goes_through_no_jump_of_the_loss() -> None:
     assert found is not None and found.rate == 2e-3 and found.reason == "the loss jumps at the next rate, 4e-3"
     found = curve_of({**losses, 4e-3: 3.1}).optimum()
     assert found is not None and found.fitted == (1e-3, 2e-3, 4e-3) and 2e-3 < found.exact < 3e-3
-
-
-def test_equal_losses_have_no_vertex() -> None:
-    assert curve_of({1e-3: 3.0, 2e-3: 3.0, 4e-3: 3.0}).optimum() is None
-    found = curve_of({1e-3: math.nextafter(3.0, 4), 2e-3: 3.0, 4e-3: 3.0}).optimum()
-    assert found is not None and 1e-3 <= found.rate <= 4e-3
 
 
 def test_one_seed_that_failed_takes_the_rate_away_and_an_unfinished_seed_changes_nothing() -> None:
@@ -150,6 +123,8 @@ def test_one_seed_that_failed_takes_the_rate_away_and_an_unfinished_seed_changes
 RATES = st.integers(10, 99).flatmap(
     lambda digits: st.integers(-4, -2).map(lambda power: float(f"{digits}e{power - 1}"))
 )
+
+
 SPACE = {
     "peak_learning_rate": Range(low=1e-5, high=1, log=True),
     "weight_decay": Range(low=0, high=1, log=False),
@@ -158,7 +133,7 @@ SPACE = {
 
 
 @pytest.mark.parametrize("scale", SCALES)
-@settings(max_examples=10)
+@settings(max_examples=5)
 @given(
     name=st.sampled_from([*papers().steps, "M4@steps0.25"]),
     rate=RATES,

@@ -44,27 +44,6 @@ def records_by_kind(root: Path) -> dict[str, list[dict[str, Any]]]:
     return {kind: [record for record in records if record["kind"] == kind] for kind in ("pretraining", "glue")}
 
 
-@pytest.mark.usefixtures("toy_scale")
-def test_the_stage_perplexity_measures_both_stages_of_pretraining_once(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    arguments = ["--variant", "M9", "--stages", "pretrain", "perplexity"]
-    arguments += ["--runs", str(tmp_path), "--json"]
-    assert run.main(arguments) == 0
-    said = capfd.readouterr()
-    trained = [outcome["pretraining"] for outcome in json.loads(said.out)]
-    measured = [record for record in read_records(tmp_path)[0] if record["kind"] == "readouts"]
-    assert {record["inputs"]["pretraining"]: record["config"]["stage"] for record in measured} == dict(
-        zip(trained, (0, 1), strict=True)
-    )
-    for record in measured:
-        lengths = [int(length) for score in record["scores"].values() for length in score["groups"]]
-        assert lengths and max(lengths) <= record["config"]["context"]
-    starts = (tmp_path / "starts.jsonl").read_text()
-    assert run.main(arguments) == 0
-    assert (tmp_path / "starts.jsonl").read_text() == starts
-
-
 @pytest.mark.usefixtures("toy_scale", "undrawn")
 def test_readouts_ask_variants_of_other_tokenizers_the_same_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -125,11 +104,13 @@ def test_readouts_ask_variants_of_other_tokenizers_the_same_once(
 def test_m9_and_m10_run_from_nothing_to_figures(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Two stages once, MNLI before what starts from it, both checkpoints for M10, and the same command is a no-op."""
+    """Two stages once, MNLI before what starts from it, both checkpoints for M10, and the same command is a no-op. The
+    stage perplexity measures both stages, at lengths up to the context of each."""
     one_rate = {**scales.SMOKE.grid, "learning_rates": {2e-5: 1e-3}}
     monkeypatch.setitem(scales.RULES, "smoke", replace(scales.SMOKE, grid=one_rate))  # type: ignore[arg-type]
     runs = tmp_path / "runs"
-    arguments = ["--variant", "M9", "M10", "--runs", str(runs), "--workers", "2"]
+    arguments = ["--variant", "M9", "M10", "--stages", "pretrain", "glue", "perplexity"]
+    arguments += ["--runs", str(runs), "--workers", "2"]
     assert run.main([*arguments, "--json"]) == 0
     outcomes = json.loads(capsys.readouterr().out)
     assert [(row["variant"], row["context"]) for row in outcomes] == list(product(("M9", "M10"), (96, 192)))
@@ -143,6 +124,11 @@ def test_m9_and_m10_run_from_nothing_to_figures(
         assert record["labels"]["delta"]["optimization.weight_decay"] == [0.01, 0.1]
     assert len(starts(runs)) == len(set(starts(runs))), "a unit was started twice"
 
+    measured = [record for record in read_records(runs)[0] if record["kind"] == "readouts"]
+    assert sorted(record["config"]["stage"] for record in measured) == [0, 1]
+    for record in measured:
+        lengths = [int(length) for score in record["scores"].values() for length in score["groups"]]
+        assert lengths and max(lengths) <= record["config"]["context"]
     by_id = {record["id"]: record for record in found["glue"]}
     for record in found["glue"]:
         transferred = record["config"]["task"] in {"rte", "stsb", "mrpc", "qnli"}
@@ -219,20 +205,17 @@ def _assert_only_best_weights_are_kept(runs: Path, records: list[dict[str, Any]]
         assert len(kept) < sum(record["config"]["task"] == task for record in records)
 
 
-@pytest.mark.parametrize(("flags", "workers", "threads"), [([], 1, 8), (["--workers", "3"], 3, 2)])
-def test_workers_of_a_large_scale_share_the_cores(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: list[str], workers: int, threads: int
-) -> None:
+def test_workers_of_a_large_scale_share_the_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What workers are started with, and what the run file says of it."""
     for module in (scaling, execute):
         monkeypatch.setattr(module, "available_cores", lambda: 8)
     started: list[dict[str, str]] = []
     monkeypatch.setattr(processes, "work_here", lambda *_, environments, **__: started.extend(environments) or 0)
-    command = ["--variant", "M2", "--scale", "proxy", "--stages", "pretrain", "--cluster", "here", *flags]
+    command = ["--variant", "M2", "--scale", "proxy", "--stages", "pretrain", "--cluster", "here", "--workers", "3"]
     assert run.main([*command, "--runs", str(tmp_path)]) == 0
-    assert [each["OMP_NUM_THREADS"] for each in started] == [str(threads)] * workers
+    assert [each["OMP_NUM_THREADS"] for each in started] == ["2"] * 3
     (run_file,) = tmp_path.glob("pretraining/*/run.json")
-    assert json.loads(run_file.read_text())["execution"]["threads"] == threads
+    assert json.loads(run_file.read_text())["execution"]["threads"] == 2
 
 
 def test_a_killed_worker_is_told_in_a_sentence(

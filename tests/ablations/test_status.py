@@ -14,13 +14,12 @@ from neobert.kinds.pretraining import PretrainingRun
 from neobert.runs.index import Index, Row, read_index, state_of
 from neobert.runs.layout import Layout
 from tests.ablations.status_worlds import (
-    aged,
     checkpoint,
     claim,
     declare,
     fail,
     finish_pretraining,
-    large_folder,
+    finish_study,
     metrics_line,
     progress,
     record_trial,
@@ -77,16 +76,14 @@ def test_a_running_run_shows_progress_owner_and_costs_so_far(layout: Layout, run
     assert 5 <= worker["heartbeat_seconds"] < 30
 
 
-def test_a_new_attempt_without_metrics_shows_the_last_one(layout: Layout, run: PretrainingRun) -> None:
+def test_a_new_attempt_without_metrics_shows_the_last_one_and_a_silent_owner_is_named(
+    layout: Layout, run: PretrainingRun
+) -> None:
     progress(layout, run, 7)
     progress(layout, run, 0, attempt="000002", torn=metrics_line(8)[:-5])
-    assert only_row(layout)["done"] == 7
-
-
-def test_an_owner_that_went_silent_is_named_and_the_records_keep_the_word(layout: Layout, run: PretrainingRun) -> None:
     claim(layout, run.id, job="12", silent_seconds=300)
     row = only_row(layout)
-    assert (row["state"], row["note"]) == ("waiting", "owner on node2 (job 12) silent for 5 min")
+    assert (row["done"], row["state"], row["note"]) == (7, "waiting", "owner on node2 (job 12) silent for 5 min")
 
 
 def test_submitted_means_that_nobody_began_it_since(layout: Layout, run: PretrainingRun) -> None:
@@ -110,36 +107,25 @@ def test_a_submitted_job_hides_neither_a_failure_nor_a_record(layout: Layout) ->
 
 
 def test_log_files_are_those_of_the_owners_element(layout: Layout, run: PretrainingRun) -> None:
-    """Of an array the element that works on the run is known from its claim; before that its folder is."""
     submit(layout, "12", run, elements=3)
-    assert only_row(layout)["logs"] == ("jobs/12",)
     logs = layout.root / "jobs" / "12"
     logs.mkdir(parents=True)
-    for name in ("12_1_0_log.out", "12_2_0_log.out", "12_2_0_log.err", "12_2_0_result.pkl"):
+    for name in ("12_1_0_log.out", "12_2_0_log.out", "12_2_0_result.pkl"):
         (logs / name).touch()
     claim(layout, run.id, job="12_2")
-    assert only_row(layout)["logs"] == ("jobs/12/12_2_0_log.err", "jobs/12/12_2_0_log.out")
+    assert only_row(layout)["logs"] == ("jobs/12/12_2_0_log.out",)
 
 
 def test_a_corpus_that_a_job_makes_is_a_row(layout: Layout, run: PretrainingRun) -> None:
     """Whichever run the job names it by; shards count while it grows."""
     submit(layout, "12", run, references=[f"corpus/{run.data_id}/{run.id}"])
-
-    def state() -> tuple[str, int | None]:
-        row = row_of(layout, "corpus")
-        assert row.id == run.data_id
-        return row.state, row.done
-
-    assert state() == ("submitted", 0)
-    for shard in range(3):
-        write(layout.root / "data" / f"{run.data_id}.partial" / f"shard-0000{shard}.json", {})
+    row = row_of(layout, "corpus")
+    assert (row.id, row.state, row.done) == (run.data_id, "submitted", 0)
+    write(layout.root / "data" / f"{run.data_id}.partial" / "shard-00000.json", {})
     claim(layout, f"corpus-{run.data_id}", job="12")
-    assert state() == ("running", 3)
-    aged(layout.claims(f"corpus-{run.data_id}") / "1", 300)
-    fail(layout.root / "data" / "errors" / f"{run.data_id}.json", run.data_id, "no")
-    assert state() == ("failed", 3)
+    assert (row_of(layout, "corpus").state, row_of(layout, "corpus").done) == ("running", 1)
     tokenize(layout, run.data_id)
-    assert state()[0] == "done"
+    assert row_of(layout, "corpus").state == "done"
 
 
 def test_a_study_counts_points_and_names_its_workers(layout: Layout, run: PretrainingRun) -> None:
@@ -178,24 +164,22 @@ def test_states_are_those_that_the_commands_act_on(layout: Layout, world: str) -
     assert world != "released" or (row["note"], row["workers"]) == ("", []), "nobody lost it"
 
 
-@pytest.mark.parametrize("is_claimed", [False, True])
-@pytest.mark.parametrize("has_failed", [False, True])
-@pytest.mark.parametrize("recorded", [0, 1, 2])
-def test_states_of_studies_are_those_that_the_commands_act_on(
-    layout: Layout, is_claimed: bool, has_failed: bool, recorded: int
-) -> None:
+@pytest.mark.parametrize("recorded", [0, 2])
+def test_states_of_studies_are_those_that_the_commands_act_on(layout: Layout, recorded: int) -> None:
     run = tiny_run()
     finish_pretraining(layout, run)
     study = study_of(run, points=3)
     declare(layout, study)
     for number in range(recorded):
         record_trial(layout, study, number)
-    if has_failed:
-        fail(study.trials(layout)[2].error, "trial", "no")
-    if is_claimed:
-        claim(layout, study.trials(layout)[2].id)
-    row = row_of(layout, "glue")
-    assert row.state == state_of(layout, study) and row.done == recorded
+    last = study.trials(layout)[2]
+    for state, change in (("waiting", None), ("failed", fail), ("running", claim)):
+        if change is fail:
+            fail(last.error, "trial", "no")
+        elif change is claim:
+            claim(layout, last.id)
+        row = row_of(layout, "glue")
+        assert row.state == state_of(layout, study) == state and row.done == recorded
 
 
 def test_equal_causes_are_one_group(layout: Layout, capsys: pytest.CaptureFixture[str]) -> None:
@@ -222,10 +206,7 @@ def torn(path: Path, text: str) -> None:
     [
         ("run.json", '{"schema": 1, "la', "not readable"),
         ("run.json", '{"schema": 99}', "schema 99"),
-        ("run.json", "[]", "no schema version"),
-        ("run.json", '{"schema": 1, "labels": {}, "pretraining": {}}', "not readable"),
         ("done.json", "{", "not readable"),
-        ("done.json", '{"schema": 99, "kind": "x", "id": "x"}', "not readable"),
     ],
 )
 def test_what_cannot_be_read_is_a_row_that_says_why(
@@ -242,33 +223,16 @@ def test_what_cannot_be_read_is_a_row_that_says_why(
 
 def test_half_written_folders_and_torn_lines_are_named(layout: Layout, capsys: pytest.CaptureFixture[str]) -> None:
     run = tiny_run()
-    folder = declare(layout, run)
+    torn(declare(layout, run) / "error.json", "{")
     (layout.pretraining("0123456789ab") / "attempts").mkdir(parents=True)
-    layout.pretraining("run.json.tmp-0123456789ab").mkdir()
-    torn(folder / "error.json", "{")
-    torn(layout.claims(run.id) / "1", "{")
-    submit(layout, "12", tiny_run(seed=5), references=["pretraining/bbbbbbbbbbbb", "nothing/known"])
-    for number, content in enumerate(('{"job": "1"{"job"', "[]", '{"name": "pretrain-15", "refe')):
-        torn(submit(layout, str(13 + number)), content)
+    submit(layout, "12", tiny_run(seed=5), references=["pretraining/bbbbbbbbbbbb"])
+    torn(submit(layout, "13"), '{"job": "1"{"job"')
     code, out, err = shown(layout, capsys, "--json")
     rows = {row["id"]: row for row in json.loads(out)}
-    assert code == 0 and err.count("torn or of another version: left out") == 3
-    assert rows.keys() == {run.id, "0123456789ab", "bbbbbbbbbbbb", "nothing/known"}
-    assert (rows[run.id]["state"], rows[run.id]["errors"][0]["error"]) == (
-        "failed",
-        "error.json is torn or of another version",
-    )
+    assert code == 0 and err.count("torn or of another version: left out") == 1
+    assert rows[run.id]["errors"][0]["error"] == "error.json is torn or of another version"
     assert rows["0123456789ab"]["state"] == "missing" and "no run.json" in rows["0123456789ab"]["note"]
     assert rows["bbbbbbbbbbbb"]["state"] == "submitted" and "no folder" in rows["bbbbbbbbbbbb"]["note"]
-
-
-def test_a_study_of_another_numerics_version_is_shown_by_its_records(layout: Layout) -> None:
-    study = study_of(tiny_run())
-    finish_pretraining(layout, tiny_run())
-    folder = declare(layout, study)
-    folder.rename(folder.with_name("0123456789ab"))
-    row = row_of(layout, "glue")
-    assert row.state == "waiting" and "another numerics version" in row.note and row.done is None
 
 
 def test_an_empty_folder_shows_nothing_and_a_missing_one_is_exit_3(
@@ -282,38 +246,25 @@ def test_an_empty_folder_shows_nothing_and_a_missing_one_is_exit_3(
 
 
 def test_filters_choose_rows(layout: Layout, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two ladders in one folder may both have an M1."""
     for seed, name in enumerate(("M1", "M2", "my own")):
         declare(layout, tiny_run(seed=seed), (name,))
     finish_pretraining(layout, tiny_run(seed=0))
-
-    def names(*flags: str) -> list[list[str]]:
-        return sorted(row["variants"] for row in json.loads(shown(layout, capsys, "--json", *flags)[1]))
-
-    assert names("--variant", "M0..M2") == [["M1"], ["M2"]]
-    assert names("--variant", "my own", "M1") == [["M1"], ["my own"]]
-    assert names("--state", "done", "running") == [["M1"]]
-    code, _, err = shown(layout, capsys, "--variant", "M77")
-    assert code == 2 and "did you mean" in err
-
-
-def test_a_ladder_chooses_the_runs_that_were_planned_from_it(
-    layout: Layout, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Two ladders in one folder may both have an M1."""
-    papers, own = tiny_run(seed=0), tiny_run(seed=1)
     file = layout.root / "other.py"
     file.write_text("from ablations.ladder import M0, ROTARY\nM1 = M0.derive('M1', ROTARY)\n")
-    declare(layout, papers, ("M1",))
-    declare(layout, own, ("M1",), ladder="other.py")
+    declare(layout, tiny_run(seed=3), ("M1",), ladder="other.py")
     kept = layout.ladder("other.py", loading.load(str(file)).labels["ladder_sha256"][:12])
     write(kept, {}).write_bytes(file.read_bytes())
 
-    def ids(*flags: str) -> set[str]:
-        return {row["id"] for row in json.loads(shown(layout, capsys, "--json", "--variant", "M1", *flags)[1])}
+    def seeds(*flags: str) -> list[int]:
+        return sorted(row["seed"] for row in json.loads(shown(layout, capsys, "--json", *flags)[1]))
 
-    assert ids() == {papers.id, own.id}
-    assert ids("--ladder", str(file)) == ids("--ladder", str(kept)) == {own.id}
+    assert seeds("--variant", "M0..M2") == [0, 1, 3] and seeds("--variant", "my own", "M1") == [0, 2, 3]
+    assert seeds("--state", "done", "running") == [0]
+    assert seeds("--ladder", str(file)) == seeds("--ladder", str(kept)) == [3]
     assert "  M1 (other.py)  " in shown(layout, capsys)[1], "without the flag the file is named"
+    code, _, err = shown(layout, capsys, "--variant", "M77")
+    assert code == 2 and "did you mean" in err
 
 
 def test_watch_ends_when_all_is_done(
@@ -345,8 +296,24 @@ def test_watch_ends_when_all_is_done(
 
 def test_it_reads_little_and_imports_nothing_heavy(layout: Layout) -> None:
     """About one file a run and two at most, and one a job: this keeps thousands of runs under a second."""
-    runs = large_folder(layout.root, 16)
-    jobs = len(list((layout.root / "jobs").iterdir()))
+    for seed in range(12):
+        run = tiny_run(seed=seed)
+        declare(layout, run)
+        claim(layout, run.id, released=seed % 3 == 0)
+        if seed % 3 == 0:
+            finish_pretraining(layout, run)
+        elif seed % 3 == 1:
+            progress(layout, run, 12)
+            checkpoint(layout, run, 10, seconds=5.0)
+        for task in ("cola", "mnli", "rte", "sst2"):
+            study = study_of(run, task, points=6)
+            declare(layout, study)
+            if seed % 6 == 0:
+                finish_study(layout, study)
+            elif seed % 6 == 3:
+                record_trial(layout, study, 3)
+        submit(layout, str(seed), run, ago_seconds=3600)
+    runs, jobs = 12 * 5, 12
     code = f"""
 import sys
 opened = []

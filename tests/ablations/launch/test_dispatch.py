@@ -5,7 +5,6 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
@@ -35,50 +34,37 @@ def sent(runs: Path, kind: str = "") -> list[Submission]:
     return [each for each in read_submissions(Layout(runs)) if kind in ("", each.kind)]
 
 
-def test_stages_follow_each_other_without_trusting_success(slurm: FakeSlurm, runs: Path) -> None:
-    """The corpus, then pre-training, then MNLI and its equals, then what starts from MNLI: afterany, never afterok."""
+def test_stages_follow_each_other_and_nothing_is_sent_twice(slurm: FakeSlurm, runs: Path) -> None:
+    """The corpus, then pre-training, then MNLI and its equals, then what starts from MNLI: afterany, never afterok.
+
+    M1 waits for the corpus that M0's job brings. Whatever SLURM says a vanished job came to: without its record the
+    work is missing. A finished stage neither runs again nor is waited for, though its job may linger in the queue.
+    """
     assert submit(runs) == 0
     prepare, pretrain, grid, transfer = sent(runs)
     assert [prepare.kind, pretrain.kind, grid.kind, transfer.kind] == ["prepare", "pretrain", "glue", "glue"]
-    assert pretrain.after == (prepare.job,)
-    assert grid.after == (pretrain.job,)
+    assert pretrain.after == (prepare.job,) and grid.after == (pretrain.job,)
     assert transfer.after == (pretrain.job, grid.job)
     assert {reference.split("/")[1] for reference in transfer.references} == {"rte", "stsb", "mrpc", "qnli"}
     files = slurm.submitted()
     assert f"--dependency=afterany:{prepare.job}" in files[pretrain.job]
     assert not any("afterok" in text for text in files.values())
-
-
-def test_a_corpus_that_another_run_brings_is_waited_for(slurm: FakeSlurm, runs: Path) -> None:
-    """M0 and M1 read the same tokens: one job makes them, both follow it."""
+    assert main(["--variant", "M1", "--stages", "pretrain", "--cluster", "slurm", "--runs", str(runs)]) == 0
+    (of_m1,) = sent(runs)[4:]
+    assert of_m1.kind == "pretrain" and of_m1.after == (prepare.job,)
+    slurm.end(pretrain.job)
     submit(runs)
-    main(["--variant", "M1", "--cluster", "slurm", "--runs", str(runs)])
-    first, second = sent(runs, "pretrain")
-    assert len(sent(runs, "prepare")) == 1 and first.after == second.after != ()
-
-
-def test_a_job_that_vanished_is_submitted_again(slurm: FakeSlurm, runs: Path) -> None:
-    """Whatever SLURM says a job came to: without its record the work is missing."""
-    submit(runs)
-    (first,) = sent(runs, "pretrain")
-    slurm.end(first.job)
-    submit(runs)
-    assert [each.references for each in sent(runs)[4:]] == [first.references]
-
-
-def test_what_is_recorded_is_not_submitted(slurm: FakeSlurm, runs: Path) -> None:
-    """A finished stage neither runs again nor is waited for, though its job may linger in the queue."""
-    submit(runs)
+    assert [each.references for each in sent(runs)[5:]] == [pretrain.references]
     finish_pretraining(slurm, runs)
     submit(runs)
-    grid, transfer = sent(runs)[4:]
+    grid, transfer = sent(runs)[6:]
     assert grid.kind == transfer.kind == "glue" and grid.after == ()
 
 
 def finish_pretraining(slurm: FakeSlurm, runs: Path) -> None:
     """As if every job had run, and only pre-training had left a record."""
-    for job in slurm.submitted():
-        slurm.end(job)
+    for path in list((slurm.state / "live").iterdir()):
+        slurm.end(path.name)
     folder = runs / sent(runs, "pretrain")[0].references[0]
     checkpoint = folder / "checkpoints" / "step-00005000"
     checkpoint.mkdir(parents=True)
@@ -87,17 +73,19 @@ def finish_pretraining(slurm: FakeSlurm, runs: Path) -> None:
 
 
 def test_a_sweep_goes_to_the_queue_as_well(slurm: FakeSlurm, runs: Path) -> None:
-    """CoLA alone is one array; RTE brings MNLI before it. Failed points wait for --retry-failed there, too."""
-    submit(runs)
+    """CoLA alone is one array; RTE brings MNLI before it. Failed points wait for --retry-failed there, too. Jobs get
+    the tracker without the environment of the command: under `export=NONE` they inherit nothing."""
+    submit(runs, "--stages", "pretrain")
     finish_pretraining(slurm, runs)
-    sweep = ["--variant", "M0", "--cluster", "slurm", "--runs", str(runs), "--storage", "journal"]
+    sweep = ["--variant", "M0", "--cluster", "slurm", "--runs", str(runs), "--track", "tensorboard"]
     assert glue_grid.main(["--task", "cola", *sweep]) == 0
     assert glue_grid.main(["--task", "cola", "rte", *sweep]) == 0
-    cola, mnli, rte = sent(runs)[4:]
+    cola, mnli, rte = sent(runs)[2:]
     tasks = [reference.split("/")[1] for each in (cola, mnli, rte) for reference in each.references]
     assert tasks == ["cola", "mnli", "rte"] and rte.after == (mnli.job,)
     (pickled,) = (runs / cola.logs).glob("*_submitted.pkl")
     assert b"--leave-failed" in pickled.read_bytes()
+    assert "export NEOBERT_TRACK=tensorboard" in slurm.submitted()[cola.job] and "NEOBERT_TRACK" not in os.environ
 
 
 def test_a_queued_run_executes_as_it_was_submitted(
@@ -126,22 +114,9 @@ def test_what_a_run_measures_stays_unless_flags_change_it(slurm: FakeSlurm, runs
         (["--heldout", "own"], "own"),
     ):
         assert submit(runs, "--stages", "pretrain", *flags) == 0
-        execution = read_run_file(runs / sent(runs, "pretrain")[0].references[0]).execution
-        assert execution.heldout == expected
+        assert read_run_file(runs / sent(runs, "pretrain")[0].references[0]).execution.heldout == expected
         for path in list((slurm.state / "live").iterdir()):
             slurm.end(path.name)
-    assert execution.compile == "auto"
-
-
-def test_jobs_get_tracker_and_storage_without_the_environment_of_the_command(slurm: FakeSlurm, runs: Path) -> None:
-    """As under `export=NONE` they inherit nothing."""
-    submit(runs)
-    finish_pretraining(slurm, runs)
-    arguments = ["--task", "cola", "--variant", "M0", "--cluster", "slurm", "--runs", str(runs)]
-    assert glue_grid.main([*arguments, "--storage", "journal", "--track", "tensorboard"]) == 0
-    text = slurm.submitted()[sent(runs)[-1].job]
-    assert "export NEOBERT_TRACK=tensorboard" in text and re.search("export NEOBERT_GRID_STORAGE=.*journal", text)
-    assert not {"NEOBERT_TRACK", "NEOBERT_GRID_STORAGE"} & os.environ.keys()
 
 
 def test_launchers_of_the_same_second_submit_each_stage_once(slurm: FakeSlurm, runs: Path) -> None:
@@ -152,9 +127,7 @@ def test_launchers_of_the_same_second_submit_each_stage_once(slurm: FakeSlurm, r
     assert len(references) == len(set(references)) == 2 * (1 + 1 + 8)
 
 
-@pytest.mark.parametrize(
-    ("largest", "points", "elements"), [(0, 4, [None] * 4), (1, 4, [None] * 4), (3, 1, [3, 3, 2, 3, 3, 2])]
-)
+@pytest.mark.parametrize(("largest", "points", "elements"), [(0, 4, [None] * 4), (3, 1, [3, 3, 2, 3, 3, 2])])
 def test_grids_become_arrays_that_are_split_or_single_jobs_where_the_cluster_wants_it(
     tmp_path: Path, runs: Path, monkeypatch: Any, largest: int, points: int, elements: list[int | None]
 ) -> None:
@@ -169,22 +142,6 @@ def test_grids_become_arrays_that_are_split_or_single_jobs_where_the_cluster_wan
         assert found == ([] if each.elements is None else [f"0-{each.elements - 1}%2"])
     transferred = len(grids) // 2
     assert set(grids[transferred].after) >= {each.job for each in grids[:transferred] if each.elements}
-
-
-def test_resources_reach_sbatch_and_no_identity(slurm: FakeSlurm, runs: Path, tmp_path: Path) -> None:
-    profile = tmp_path / "mine.toml"
-    profile.write_text(
-        'partition = "gpu"\nhours = 2.5\nsbatch = ["mail-type=FAIL"]\n'
-        '[pretrain]\nnodes = 2\ngpus_per_node = 4\nmicro_batch_tokens = 4096\n[prepare]\npartition = "cpu"\n'
-    )
-    submit(runs, "--cluster-profile", str(profile), "--account", "someone")
-    pretrain, prepare, glue = (slurm.submitted()[sent(runs, kind)[0].job] for kind in ("pretrain", "prepare", "glue"))
-    for line in ("partition=gpu", "time=150", "mail-type=FAIL", "nodes=2", "gpus-per-node=4", "ntasks-per-node=4"):
-        assert f"#SBATCH --{line}\n" in pretrain
-    assert "--account=someone" in prepare and "--partition=cpu" in prepare and "gpus" not in prepare
-    assert "#SBATCH --nodes=1\n" in glue
-    submit(runs.with_name("other"))
-    assert sent(runs.with_name("other"))[1].references == sent(runs)[1].references
 
 
 def test_jobs_run_the_code_as_it_was_submitted(slurm: FakeSlurm, runs: Path) -> None:
@@ -204,12 +161,6 @@ def test_jobs_run_the_code_as_it_was_submitted(slurm: FakeSlurm, runs: Path) -> 
     assert snapshot.name in subprocess.check_output(own, env={"PYTHONPATH": str(snapshot)}, text=True)
 
 
-DAMAGES: list[Callable[[Path], object]] = [
-    lambda snapshot: (snapshot / "neobert/runs/claims.py").write_text("LEASE_SECONDS = 61.0"),
-    lambda snapshot: (snapshot / "ablations/run.py").unlink(),
-]
-
-
 def test_a_snapshot_that_was_changed_runs_no_job_and_is_taken_again(slurm: FakeSlurm, runs: Path) -> None:
     """A file-by-file purge of a scratch file system, or an edit: the id of the snapshot would name other code."""
     submit(runs, "--stages", "pretrain")
@@ -222,15 +173,14 @@ def test_a_snapshot_that_was_changed_runs_no_job_and_is_taken_again(slurm: FakeS
 
     assert (run().returncode, take_snapshot(snapshot.parent)) == (0, snapshot)
     claims = Path("neobert/runs/claims.py")
-    for number, damage in enumerate(DAMAGES, 1):
-        damage(snapshot)
-        refused = run()
-        assert refused.returncode == 1 and "was changed since this job was submitted" in refused.stderr, number
-        assert "Traceback" not in refused.stderr
-        assert take_snapshot(snapshot.parent) == snapshot
-        assert snapshot.with_name(f"{snapshot.name}.damaged-{number}").is_dir()
-        assert (snapshot / claims).read_bytes() == (REPOSITORY / claims).read_bytes()
-    assert run().returncode == 0
+    (snapshot / claims).write_text("LEASE_SECONDS = 61.0")
+    (snapshot / "ablations/run.py").unlink()
+    refused = run()
+    assert refused.returncode == 1 and "was changed since this job was submitted" in refused.stderr
+    assert "Traceback" not in refused.stderr
+    assert take_snapshot(snapshot.parent) == snapshot
+    assert snapshot.with_name(f"{snapshot.name}.damaged-1").is_dir()
+    assert (snapshot / claims).read_bytes() == (REPOSITORY / claims).read_bytes() and run().returncode == 0
 
 
 def test_a_cluster_is_taken_where_there_is_one(
@@ -285,20 +235,15 @@ def test_cancel_takes_no_job_of_a_launcher_that_is_about_to_write_its_payload(sl
 
 
 def test_each_job_has_as_many_threads_as_it_asks_for_cores(slurm: FakeSlurm, runs: Path, tmp_path: Path) -> None:
-    """Not as many as the login node has, and no small scale more than one."""
+    """Not as many as the login node has. Readouts are one job."""
     profile = tmp_path / "cores.toml"
     profile.write_text("[glue]\ncpus_per_task = 2\n[prepare]\ncpus_per_task = 3\n")
-    for scale, threads in (("smoke", (1, 1, 1)), ("proxy", (3, 1, 2))):
-        submit(runs / scale, "--scale", scale, "--cluster-profile", str(profile))
-        jobs = [sent(runs / scale, kind)[0] for kind in ("prepare", "pretrain", "glue")]
-        files = [slurm.submitted()[each.job] for each in jobs]
-        assert tuple(int(re.findall(r"OMP_NUM_THREADS=(\d+)", text)[0]) for text in files) == threads
-        assert read_run_file(runs / scale / jobs[1].references[0]).execution.threads == 1
-
-
-def test_readouts_are_one_job(slurm: FakeSlurm, runs: Path) -> None:
-    submit(runs, "--stages", "readouts")
-    assert [each.elements for each in sent(runs)] == [None, None, None]
+    submit(runs, "--scale", "proxy", "--stages", "glue", "readouts", "--cluster-profile", str(profile))
+    assert [each.elements for each in sent(runs)].count(None) == 3
+    jobs = [sent(runs, kind)[0] for kind in ("prepare", "pretrain", "glue")]
+    files = [slurm.submitted()[each.job] for each in jobs]
+    assert [int(re.findall(r"OMP_NUM_THREADS=(\d+)", text)[0]) for text in files] == [3, 1, 2]
+    assert read_run_file(runs / jobs[1].references[0]).execution.threads == 1
 
 
 @pytest.mark.parametrize(
