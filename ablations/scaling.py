@@ -197,7 +197,6 @@ FIELDS: Mapping[str, Callable[[Scaling, Any, Tree], Any]] = {
     "pretraining.model.layers": lambda its, _, model: _shape(its, model)[0],
     "pretraining.model.width": lambda its, _, model: _shape(its, model)[1],
     "pretraining.model.feedforward_width": lambda its, _, model: _shape(its, model)[2],
-    "pretraining.model.attention_window": lambda its, tokens, _: _context(its, tokens, unit=2),
     "pretraining.model.vocabulary_size": lambda its, size, _: _vocabulary_size(its, size),
     "pretraining.optimization.peak_learning_rate": lambda its, rate, _: scaled_number(
         "peak_learning_rate", its.rules.peak_learning_rates, rate

@@ -28,7 +28,7 @@ from neobert.processes import available_cores
 from neobert.recipe import Masking
 
 ENDLESS = 10**9
-NEOBERT_MASKING = Masking(rate=0.2, mask_share=1.0, random_share=0.0, final_rate=None, drawn_up_to=None)
+NEOBERT_MASKING = Masking(rate=0.2, mask_share=1.0, random_share=0.0)
 IDS = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4, first_text_id=5, end_text_id=30_000)
 SHORTEST = 8
 """Number of tokens of the shortest document, specials included."""

@@ -67,7 +67,7 @@ ANY = object()
 
 def retired(what: str) -> str:
     """Return the sentence that refuses what a run used and this version no longer has."""
-    return f"this run used {what}, which commit d02b01fd was the last to have: read it with that commit"
+    return f"this run used {what}, which this version no longer has: read it with the commit that CHANGELOG.md names"
 
 
 class Value(BaseModel):
@@ -170,11 +170,11 @@ class Model(Value):
     """The encoder's shape and parts.
 
     `feedforward_width` is nominal: a gated feed-forward takes two thirds of it, rounded up to a multiple of 8, so that
-    GELU and SwiGLU have equal parameters. Of every `global_every` blocks the first sees whole documents; the others are
-    local: a token sees `attention_window` tokens, half of them on each side, and its rotation has `local_rotary_base`
-    (None: that of all). `tied_embeddings` is whether the decoder's matrix is that of the token embeddings. `settings`
-    are the hyper-parameters of own parts.
+    GELU and SwiGLU have equal parameters. `tied_embeddings` is whether the decoder's matrix is that of the token
+    embeddings. `settings` are the hyper-parameters of own parts.
     """
+
+    retired: ClassVar = {"attention_window": 0, "global_every": 1, "local_rotary_base": None}
 
     vocabulary_size: PositiveInt
     layers: PositiveInt
@@ -188,9 +188,6 @@ class Model(Value):
     norm_epsilon: PositiveFloat
     dropout: NonNegativeFloat
     initialization: Initialization
-    attention_window: Annotated[NonNegativeInt, Neutral(0)]
-    global_every: Annotated[PositiveInt, Neutral(1)]
-    local_rotary_base: Annotated[PositiveFloat | None, Neutral(None)]
     block: Annotated[BlockPart, Neutral("pre_norm")]
     tied_embeddings: Annotated[bool, Neutral(False)]
     settings: Annotated[Settings, Neutral({})] = {}
@@ -202,19 +199,6 @@ class Model(Value):
 
     def __hash__(self) -> int:
         return _hash_but_settings(self)
-
-    @model_validator(mode="after")
-    def _local_blocks_are_possible(self) -> Self:
-        if (self.attention_window > 0) != (self.global_every > 1):
-            raise ValueError(
-                f"attention_window {self.attention_window} with global_every {self.global_every}: local blocks need a "
-                "window of 2 tokens or more and global_every 2 or more, other models have 0 and 1"
-            )
-        if self.attention_window % 2:
-            raise ValueError(f"attention_window {self.attention_window} is odd, and half of it lies on each side")
-        if self.local_rotary_base is not None and not (self.attention_window and self.positions == "rotary"):
-            raise ValueError("local_rotary_base is for rotary positions in local blocks: leave it None, or set both")
-        return self
 
     @model_validator(mode="after")
     def _shape_is_possible(self) -> Self:
@@ -244,44 +228,18 @@ class Data(Value):
 
 class Masking(Value):
     """Masked language modelling: `rate` of the tokens are predicted; of these `mask_share` become [MASK] and
-    `random_share` a random token, the rest stay as they are. With a `final_rate` the rate goes there in a straight line
-    over the steps of the first stage, and later stages keep it. With `drawn_up_to` each document has a rate of its own
-    in each epoch, drawn uniformly between `rate` and this one, as in masked diffusion (arXiv 2406.07524) but without
-    its weights: every predicted token counts the same."""
+    `random_share` a random token, the rest stay as they are."""
+
+    retired: ClassVar = {"final_rate": None, "drawn_up_to": None}
 
     rate: PositiveFloat
     mask_share: NonNegativeFloat
     random_share: NonNegativeFloat
-    final_rate: Annotated[PositiveFloat | None, Neutral(None)]
-    drawn_up_to: Annotated[PositiveFloat | None, Neutral(None)]
-
-    def at(self, progress: float) -> "Masking":
-        """Return the masking after a share of the first stage's steps, from 0 to 1."""
-        if self.final_rate is None:
-            return self
-        return self.model_copy(
-            update={"rate": self.rate + progress * (self.final_rate - self.rate), "final_rate": None}
-        )
-
-    def mean_rate(self, stage: int) -> float:
-        """Return the mean rate over the steps of a stage; stages count from 0."""
-        if self.drawn_up_to is not None:
-            return (self.rate + self.drawn_up_to) / 2
-        return self.at(0.5 if stage == 0 else 1.0).rate
-
-    @property
-    def highest_rate(self) -> float:
-        """Highest rate of any step and document."""
-        return max(self.rate, self.final_rate or 0.0, self.drawn_up_to or 0.0)
 
     @model_validator(mode="after")
     def _shares_add_up(self) -> Self:
-        if max(self.rate, self.final_rate or 0.0) >= 1:
-            raise ValueError(f"masking rate {self.highest_rate} leaves nothing to read: it must be below 1")
-        if self.drawn_up_to is not None and not self.rate < self.drawn_up_to <= 1:
-            raise ValueError(f"drawn_up_to {self.drawn_up_to} must be above the rate {self.rate} and at most 1")
-        if self.drawn_up_to is not None and self.final_rate is not None:
-            raise ValueError("a rate that is drawn (drawn_up_to) does not move to a final_rate: take one of them")
+        if self.rate >= 1:
+            raise ValueError(f"masking rate {self.rate} leaves nothing to read: it must be below 1")
         if self.mask_share + self.random_share > 1:
             raise ValueError(f"mask_share {self.mask_share} + random_share {self.random_share} exceed 1")
         return self

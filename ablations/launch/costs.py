@@ -158,12 +158,12 @@ def task_size(source: Source, task: Task) -> TaskSize:
 
 @lru_cache(maxsize=64)
 def _own_size(task: Task) -> TaskSize:
-    """Count the examples of a ladder's own task, whose words are joined by spaces. Raises as `own_files`."""
+    """Count the examples of a ladder's own task. Raises as `own_files`."""
     needed = (task.label_column, *task.columns)
     splits = {split: own_files(task).read(split, needed) for split in task.splits}
     train, *others = splits.values()
     texts = [train[column] for column in task.columns]
-    characters = sum(len(" ".join(text) if task.tags_words else str(text)) for column in texts for text in column)
+    characters = sum(len(str(text)) for column in texts for text in column)
     count = len(train[task.label_column])
     return TaskSize(count, sum(len(other[task.label_column]) for other in others), characters / count)
 
@@ -262,7 +262,7 @@ class Machine:
 def stage_memory(run: PretrainingRun, machine: Machine, rows: int | None = None) -> TrainingMemory:
     """Return the memory of each GPU in a stage, with `rows` in a micro-batch (default: the machine's)."""
     recipe, stage = run.recipe, run.recipe.stages[-1]
-    batch = MicroBatchShape.of(rows or machine.rows(run), stage.context, recipe.masking.highest_rate)
+    batch = MicroBatchShape.of(rows or machine.rows(run), stage.context, recipe.masking.rate)
     return training_memory(recipe, run.context, batch, machine.engine, machine.gpus, stage.tokens_per_step)
 
 

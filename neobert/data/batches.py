@@ -142,7 +142,7 @@ def _filled(size: int, padding: int, values: Integers) -> Integers:
     return np.concatenate([values, np.full(size - len(values), padding, dtype=np.int64)])
 
 
-HELDOUT_MASKING = Masking(rate=0.15, mask_share=1.0, random_share=0.0, final_rate=None, drawn_up_to=None)
+HELDOUT_MASKING = Masking(rate=0.15, mask_share=1.0, random_share=0.0)
 HELDOUT_SEED = 20_250_226
 """Masking and seed of the held-out loss, the same for every variant, so that losses can be compared."""
 

@@ -16,16 +16,12 @@ from neobert.recipe import Masking
 Words = Any
 """An integer, or an array (n,) int64."""
 
-Rates = float | NDArray[np.float64]
-"""A masking rate, or that of each token, (tokens,)."""
-
 _BITS = 0xFFFFFFFF
 _GOLDEN = 0x9E3779B9
 _ROUNDS = ((16, 0x85EBCA6B), (13, 0xC2B2AE35))
 
-PREDICTED, REPLACEMENT, RANDOM_TOKEN, RATE = 0x1B873593, 0x2545F491, 0x52DCE729, 0x38B34AE5
-"""Hash streams: whether a token is predicted, how it is replaced, and by which random token; and the rate of a
-document."""
+PREDICTED, REPLACEMENT, RANDOM_TOKEN = 0x1B873593, 0x2545F491, 0x52DCE729
+"""Hash streams: whether a token is predicted, how it is replaced, and by which random token."""
 
 
 def fold(state: Words, word: Words) -> Words:
@@ -69,22 +65,14 @@ def threshold(share: float) -> int:
     return int(share * 2**32)
 
 
-def rates_of(keys: Integers, masking: Masking) -> Rates:
-    """Return the masking rate of the documents with these mask keys, (tokens,) if it is drawn for each."""
-    if masking.drawn_up_to is None:
-        return masking.rate
-    drawn: NDArray[np.float64] = fold(keys ^ RATE, 0) / 2**32
-    return masking.rate + (masking.drawn_up_to - masking.rate) * drawn
-
-
 def predicted_tokens(
-    token_ids: Integers, keys: Integers, offsets: Integers, rate: Rates, ids: SpecialIds
+    token_ids: Integers, keys: Integers, offsets: Integers, rate: float, ids: SpecialIds
 ) -> NDArray[np.bool_]:
     """Select tokens with probability `rate`, never special or unknown ones; return a boolean (tokens,).
 
     `keys` (tokens,) is the mask key of each token's document, `offsets` (tokens,) its index in the document.
     """
-    predicted: NDArray[np.bool_] = fold(keys ^ PREDICTED, offsets) < np.floor(rate * 2.0**32)
+    predicted: NDArray[np.bool_] = fold(keys ^ PREDICTED, offsets) < threshold(rate)
     for special in ids.never_predicted:
         predicted &= token_ids != special
     return predicted
@@ -98,7 +86,7 @@ def mask_tokens(
     All arrays are (tokens,) int64. Of the predicted tokens, `mask_share` become [MASK], `random_share` become a random
     text token, and the rest stay (Devlin 2019 §3.1; the NeoBERT paper §3.3 masks all).
     """
-    predicted = predicted_tokens(token_ids, keys, offsets, rates_of(keys, masking), ids)
+    predicted = predicted_tokens(token_ids, keys, offsets, masking.rate, ids)
     chosen = np.flatnonzero(predicted)  # few, so replacements are only drawn for these
     masked = token_ids.copy()
     if masking.mask_share == 1:

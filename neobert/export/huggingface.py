@@ -1,9 +1,7 @@
-"""Models, their code and tokenizers of runs as those of transformers and sentence-transformers."""
+"""Models and tokenizers of runs as those of transformers and sentence-transformers."""
 
-import json
-import re
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -11,22 +9,9 @@ from typing import Any
 import torch
 from transformers import AutoModel, AutoTokenizer, PreTrainedTokenizerFast
 
-from neobert import __version__
 from neobert.data.tokenizers import TextTokenizer
-from neobert.files import replace_file
-from neobert.hub import AUTO_CLASSES, NeoBERTConfig
+from neobert.hub import NeoBERTConfig
 from neobert.kinds.pretraining import PretrainingRun
-
-CODE_MODULES = (
-    *("neobert.errors", "neobert.identity", "neobert.own_code", "neobert.recipe"),
-    *("neobert.model.attention", "neobert.model.positions", "neobert.model.layers", "neobert.model.encoder"),
-    *("neobert.model.heads", "neobert.model.build"),
-    *("neobert.hub.attention", "neobert.hub.configuration", "neobert.hub.modeling"),
-)
-"""All modules of this package that the classes of `neobert.hub` need."""
-AUTO_MAP = {"AutoConfig": NeoBERTConfig, **AUTO_CLASSES}
-WHOLE_MODULE = re.compile(r"^( *)from neobert import (\w+)$", re.MULTILINE)
-NAMES = re.compile(r"^( *)from (neobert\.[\w.]+) import ", re.MULTILINE)
 
 
 def transformers_tokenizer(tokenizer: TextTokenizer, context: int) -> PreTrainedTokenizerFast:
@@ -61,13 +46,11 @@ def configuration_of(run: PretrainingRun, tokenizer: TextTokenizer) -> NeoBERTCo
     return NeoBERTConfig.from_recipe(run.recipe.model, run.context, dtype="float32", **special_ids)
 
 
-def save_modules(encoder: Any, tokenizer: Any, folder: Path, prompts: Mapping[str, str]) -> None:
-    """Write a transformers encoder and tokenizer with mean pooling and named `prompts`, which are prepended to texts.
-
-    Raises:
-        ValueError: sentence-transformers is not installed.
-    """
-    require_packages("sentence_transformers")
+def save_modules(encoder: Any, tokenizer: Any, folder: Path) -> None:
+    """Write a transformers encoder and tokenizer with mean pooling. Raises ValueError if sentence-transformers is not
+    installed."""
+    if find_spec("sentence_transformers") is None:
+        raise ValueError("this export needs sentence-transformers: install the extra with pip install -e '.[export]'")
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 
@@ -75,20 +58,20 @@ def save_modules(encoder: Any, tokenizer: Any, folder: Path, prompts: Mapping[st
         encoder.save_pretrained(scratch)
         tokenizer.save_pretrained(scratch)
         modules = [Transformer(scratch), Pooling(encoder.config.hidden_size, "mean")]
-        model = SentenceTransformer(modules=modules, device="cpu", prompts=dict(prompts))
+        model = SentenceTransformer(modules=modules, device="cpu")
         model.save_pretrained(str(folder), create_model_card=False)
 
 
-Encode = Callable[[Sequence[str], str | None], Any]
-"""Function of texts and the name of a prompt that returns vectors (texts, width)."""
+Encode = Callable[[Sequence[str]], Any]
+"""Function of texts that returns vectors (texts, width)."""
 
 
 def transformers_vectors(folder: Path) -> Encode:
-    """Return a function that encodes with a folder for transformers, which has no prompts."""
+    """Return a function that encodes with a folder for transformers."""
     tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder)
 
     @torch.no_grad()
-    def encode(texts: Sequence[str], prompt: str | None) -> Any:
+    def encode(texts: Sequence[str]) -> Any:
         tokens = tokenizer(list(texts), padding=True, truncation=True, return_tensors="pt")
         mask = tokens["attention_mask"].unsqueeze(-1)
         return ((model(**tokens).last_hidden_state * mask).sum(1) / mask.sum(1)).numpy()
@@ -101,47 +84,4 @@ def sentence_vectors(folder: Path) -> Encode:
     from sentence_transformers import SentenceTransformer
 
     model = SentenceTransformer(str(folder), device="cpu")
-    return lambda texts, prompt: model.encode(list(texts), prompt_name=prompt, show_progress_bar=False)
-
-
-def require_packages(*names: str) -> None:
-    """Raise ValueError unless packages are installed."""
-    if missing := [name for name in names if find_spec(name) is None]:
-        raise ValueError(f"this export needs {', '.join(missing)}: install the extra with pip install -e '.[export]'")
-
-
-def write_remote_code(folder: Path) -> None:
-    """Add the modules to an exported folder, and name their classes in its config.json.
-
-    transformers loads flat folders, and copies only files that are imported in the form `from .name import …`: module
-    neobert.a.b becomes the file neobert_a_b.py, and imports become relative.
-    """
-    for name, content in remote_modules().items():
-        replace_file(folder / f"{name}.py", content.encode())
-    path = folder / "config.json"
-    auto_map = {auto: f"{file_name(named.__module__)}.{named.__name__}" for auto, named in AUTO_MAP.items()}
-    config = {**json.loads(path.read_text(encoding="utf-8")), "auto_map": auto_map}
-    replace_file(path, (json.dumps(config, indent=2, sort_keys=True) + "\n").encode())
-
-
-def remote_modules() -> dict[str, str]:
-    """Return the content of each module by the name of its file, without .py."""
-    files = {}
-    for module in CODE_MODULES:
-        found = find_spec(module)
-        assert found is not None and found.origin is not None, f"{module} does not exist"
-        source = Path(found.origin).read_text(encoding="utf-8")
-        files[file_name(module)] = f"# {module} of neobert-ablations {__version__}, MIT\n{relative(source)}"
-    return files
-
-
-def file_name(module: str) -> str:
-    """Return the name of a module's file, without .py."""
-    return module.replace(".", "_")
-
-
-def relative(source: str) -> str:
-    """Return a source with its imports of this package relative."""
-    # The loader does not follow `from . import`, so a second line names the file in the form that it does.
-    source = WHOLE_MODULE.sub(r"\1from . import neobert_\2 as \2\n\1from .neobert_\2 import __name__ as _", source)
-    return NAMES.sub(lambda found: f"{found[1]}from .{file_name(found[2])} import ", source)
+    return lambda texts: model.encode(list(texts), show_progress_bar=False)

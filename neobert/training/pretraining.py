@@ -24,7 +24,7 @@ from neobert.identity import plain
 from neobert.model.attention import has_variable_length_kernels
 from neobert.model.build import build_masked_language_model, initialize
 from neobert.model.heads import MaskedLanguageModel
-from neobert.recipe import Masking, Pretraining, Stage
+from neobert.recipe import Pretraining, Stage
 from neobert.starts import start_files
 from neobert.tensors import load_tensors
 from neobert.training.compiling import compile_model, parts_of, wants_compiling
@@ -131,10 +131,9 @@ class PretrainingTrainer(Trainer[Batch]):
         """Yield this rank's micro-batches of every step of `rows`, padded to few different sizes for a compiled model.
         Ranks without rows get one padding row, so that collectives do not hang."""
         sizes = self._few_sizes() if self.compiled else ExactSizes(least_rows=1)
-        ranks = range(self.process.count)
+        ranks, masking = range(self.process.count), self.recipe.masking
         for step in self.rows:
             shares = [list(micro_batches(step, self._most_rows, rank=rank, ranks=len(ranks))) for rank in ranks]
-            masking = self._masking(self.rows.step)
             batches = [
                 collate(share, self.documents.corpus, masking, sizes=sizes, varlen=self.varlen).to(self.device)
                 for share in shares[self.process.rank]
@@ -154,12 +153,7 @@ class PretrainingTrainer(Trainer[Batch]):
         recipe, context = self.recipe, self.stage.context
         documents = self.documents.fitted(context, recipe.data.long_documents)
         mean_tokens = float(documents.framed_lengths.mean())
-        return PaddingBuckets(self._most_rows, context, recipe.masking.highest_rate, mean_tokens)
-
-    def _masking(self, step: int) -> Masking:
-        """Return the masking of a step of this stage; steps count from 1."""
-        is_first = self.number == 0
-        return self.recipe.masking.at((step - 1) / max(1, self.stage.steps - 1) if is_first else 1.0)
+        return PaddingBuckets(self._most_rows, context, recipe.masking.rate, mean_tokens)
 
     def compile(self, began_compiled: bool | None) -> None:
         word = self.execution.compile

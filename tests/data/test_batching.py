@@ -30,7 +30,7 @@ from neobert.recipe import Masking, Subset
 from tests.support.small_corpora import IDS, corpus_of, realistic_lengths, small_documents, stage
 
 CONTEXT = 32
-BERT = Masking(rate=0.15, mask_share=0.8, random_share=0.1, final_rate=None, drawn_up_to=None)
+BERT = Masking(rate=0.15, mask_share=0.8, random_share=0.1)
 UNMASKED = BERT.model_copy(update={"rate": 1e-12})
 MIXTURE = (
     Subset(minimum_tokens=0, share=0.2),

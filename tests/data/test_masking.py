@@ -5,12 +5,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neobert.data.masking import counter_hash, fold, mask_tokens, predicted_tokens, rates_of
+from neobert.data.masking import counter_hash, fold, mask_tokens, predicted_tokens
 from neobert.recipe import Masking
 from tests.support.small_corpora import IDS
 
-BERT = Masking(rate=0.15, mask_share=0.8, random_share=0.1, final_rate=None, drawn_up_to=None)
-NEOBERT = Masking(rate=0.2, mask_share=1.0, random_share=0.0, final_rate=None, drawn_up_to=None)
+BERT = Masking(rate=0.15, mask_share=0.8, random_share=0.1)
+NEOBERT = Masking(rate=0.2, mask_share=1.0, random_share=0.0)
 COUNT = 200_000
 
 
@@ -89,35 +89,3 @@ def test_seed_stage_subset_epoch_and_document_each_change_the_masks(word: int) -
         predicted_tokens(token_ids, np.full(100, key), offsets, 0.5, IDS) for key in (before, counter_hash(*pass_words))
     ]
     assert 25 < (masks[0] != masks[1]).sum() < 75
-
-
-def test_a_drawn_rate_is_uniform_over_documents_and_that_of_each_is_met() -> None:
-    """And it is a function of the document's key alone, as the masks are."""
-    token_ids, keys, offsets = tokens()
-    drawn = NEOBERT.model_copy(update={"rate": 0.1, "drawn_up_to": 1.0})
-    rates = np.broadcast_to(rates_of(keys, drawn), COUNT).reshape(-1, 100)
-    assert (rates == rates[:, :1]).all() and (rates_of(keys[::-1], drawn)[::-1].reshape(-1, 100) == rates).all()
-    of_documents = np.sort(rates[:, 0])
-    uniform = 0.1 + 0.9 * (np.arange(2000) + 0.5) / 2000
-    assert abs(of_documents - uniform).max() < 0.9 * 1.95 / np.sqrt(2000), "Kolmogorov's test at one in a thousand"
-    masked, predicted = mask_tokens(token_ids, keys, offsets, drawn, IDS)
-    assert (masked[predicted] == IDS.mask).all() and (masked[~predicted] == token_ids[~predicted]).all()
-    deviations = (predicted.reshape(-1, 100).mean(axis=1) - rates[:, 0]) / np.sqrt(
-        rates[:, 0] * (1.001 - rates[:, 0]) / 100
-    )
-    assert abs(deviations).max() < 5.5 and abs(deviations.std() - 1) < 0.1
-    assert predicted.mean() == pytest.approx(drawn.mean_rate(0), abs=0.02)
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"drawn_up_to": 0.2}, "must be above the rate 0.2"),
-        ({"drawn_up_to": 1.2}, "at most 1"),
-        ({"drawn_up_to": 0.5, "final_rate": 0.3}, "take one of them"),
-        ({"final_rate": 1.0}, "leaves nothing to read"),
-    ],
-)
-def test_a_rate_that_cannot_be_drawn_is_refused(changes: dict[str, float], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        Masking.model_validate(NEOBERT.model_dump() | changes)

@@ -77,7 +77,7 @@ def tiny_recipe(**changes: object) -> Pretraining:
     fields = {
         "model": tiny_model(),
         "data": Data(corpus="web", tokenizer="wordpiece", long_documents="cut"),
-        "masking": Masking(rate=0.2, mask_share=0.8, random_share=0.1, final_rate=None, drawn_up_to=None),
+        "masking": Masking(rate=0.2, mask_share=0.8, random_share=0.1),
         "packing": "padded",
         "optimization": Optimization(
             optimizer="adamw",
