@@ -272,7 +272,7 @@ def _variable_length_attention(
     assert cu_seqlens_k is not None
     from torch.nn.attention.varlen import varlen_attn
 
-    attended = varlen_attn(*flat, cu_seqlens_q, cu_seqlens_k, max_seqlen, max_seqlen, scale=scale)
+    attended: Any = varlen_attn(*flat, cu_seqlens_q, cu_seqlens_k, max_seqlen, max_seqlen, scale=scale)
     return attended.view(query.shape)
 
 
