@@ -157,8 +157,8 @@ def _vocabulary_size(its: Scaling, size: int) -> int:
     return scaled_count("vocabulary_size", dict.fromkeys(sizes, trained), size)
 
 
-def _context(its: Scaling, tokens: int, unit: int = 1) -> int:
-    return scaled_count("context", its.rules.contexts, tokens, unit)
+def _context(its: Scaling, tokens: int) -> int:
+    return scaled_count("context", its.rules.contexts, tokens)
 
 
 def _share_of_steps(its: Scaling, stage: Tree) -> Fraction:
