@@ -46,7 +46,7 @@ def measure(options: argparse.Namespace) -> Iterator[Result]:
     with tempfile.TemporaryDirectory() as folder:
         source = open_source("synthetic", synthetic_documents=2000)
         tokenizer = source.tokenizer("wordpiece", model.vocabulary_size, Path(folder))
-        save_modules(twin.model, transformers_tokenizer(tokenizer, CONTEXT), Path(folder) / "exported")
+        save_modules(twin.model, transformers_tokenizer(tokenizer, CONTEXT), Path(folder) / "exported", {})
         theirs = SentenceTransformer(f"{folder}/exported", device="cpu")
     ours = TextEncoder(PackedEncoder(network.model), tokenizer, CONTEXT, precision="fp32", device=torch.device("cpu"))
 

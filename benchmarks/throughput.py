@@ -10,7 +10,6 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from importlib.util import find_spec
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -31,7 +30,7 @@ from neobert.embeddings.encoders import DTYPES
 from neobert.execution import utc_now
 from neobert.files import replace_file
 from neobert.identity import identity, plain
-from neobert.model.attention import whole_rows_plan
+from neobert.model.attention import is_flash_attn_available, whole_rows_plan
 from neobert.model.build import build_encoder, initialize
 from neobert.recipe import Precision
 from neobert.runs.layout import Layout
@@ -158,7 +157,7 @@ def measure(options: argparse.Namespace) -> Iterator[Result]:
     torch.set_num_threads(1)
     setting, name, clock, lacking = CPU_SETTING, "throughput_over_modernbert", "processor", None
     if torch.cuda.is_available():
-        name, clock, lacking = f"{name}_gpu", "wall", None if find_spec("flash_attn") else "flash-attn missing"
+        name, clock, lacking = f"{name}_gpu", "wall", None if is_flash_attn_available() else "flash-attn missing"
         setting = GPU_SETTING._replace(device=set_up_device(), attention="sdpa" if lacking else "flash_attention_2")
     for tokens in setting.lengths:
         started_at = utc_now()

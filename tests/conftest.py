@@ -39,6 +39,7 @@ LONG_FILES = {
         "test_drill.py",
     ),
     *("test_embedding_suite.py", "test_zero.py", "test_distributed.py", "test_compiling.py"),
+    "test_passes.py",
 }
 """They run first: one worker would work alone on a long file that comes last."""
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell lets its background jobs ignore it

@@ -12,6 +12,7 @@ PACKAGES = ("neobert", "ablations", "sweeps", "reports", "benchmarks")
 DOORS = {
     "submitit": {"neobert/slurm/submit.py", "neobert/slurm/job.py"},
     "deepspeed": {"neobert/training/zero.py"},
+    "flash_attn": {"neobert/model/attention.py"},
     "mteb": {"neobert/embeddings/mteb.py"},
     "tensorboard": {"neobert/runs/tracking.py"},
     "wandb": {"neobert/runs/tracking.py"},

@@ -31,19 +31,22 @@ tokens = tokenizer(["a sentence", "another one"], padding=True, truncation=True,
 mask = tokens["attention_mask"].unsqueeze(-1)
 vectors = (model(**tokens).last_hidden_state * mask).sum(1) / mask.sum(1)"""
 INSTRUCTED = {
+    "nothing": "no text",
     "queries": "each query, and before no document,",
     "queries_and_documents": "each query and document",
 }
 
 
-def model_card(checkpoint: ExportSource, target: str, parity: Mapping[str, float]) -> str:
-    """Return the README.md of an export for `target` with the measured deviations, and the hub's metadata at its
-    head."""
+def model_card(checkpoint: ExportSource, target: str, parity: Mapping[str, float], prompts: Mapping[str, str]) -> str:
+    """Return the README.md of an export for `target`, with the hub's metadata at its head.
+
+    parity: the measured deviations. prompts: those of a contrastive run.
+    """
     run = checkpoint.run
     if isinstance(run, PretrainingRun):
         details, is_ours = _pretrained(checkpoint, run), True
     else:
-        details, is_ours = _contrastive(checkpoint, run), not run.is_external
+        details, is_ours = _contrastive(checkpoint, run, prompts), not run.is_external
     use, task = details.pop("use"), details.pop("task")
     is_synthetic = any(origin.startswith("synthetic:") for origin in details.pop("origins"))
     if target == "sentence-transformers":
@@ -99,13 +102,13 @@ def _pretrained(checkpoint: ExportSource, run: PretrainingRun) -> dict[str, Any]
         "own_parts": list(sources_in(run.recipe.model)),
         "facts": facts,
         "scores": scores,
-        "instructions": None,
+        "prompts": None,
         "recipe": json.dumps(plain(run.recipe), indent=1),
         "limits": f"It reads English only, and generates no text. {reach}",
     }
 
 
-def _contrastive(checkpoint: ExportSource, run: ContrastiveRun) -> dict[str, Any]:
+def _contrastive(checkpoint: ExportSource, run: ContrastiveRun, prompts: Mapping[str, str]) -> dict[str, Any]:
     labels, record = checkpoint.run_file.labels, checkpoint.record
     start = labels.get("model") or ", ".join(labels.get("variants", [])) or run.id
     facts = {
@@ -118,7 +121,6 @@ def _contrastive(checkpoint: ExportSource, run: ContrastiveRun) -> dict[str, Any
         **{f"pairs {pairs.name}": pairs.origin for pairs in run.sets},
     }
     scores = record["scores"] if record else {"heldout_loss": {}}
-    instructions = {pairs.name: pairs.instruction for pairs in run.sets if pairs.instruction}
     return {
         "title": f"{start}, contrastive fine-tuning",
         "introduction": "A text encoder: the mean of its hidden states over all tokens, compared by cosine.",
@@ -131,8 +133,8 @@ def _contrastive(checkpoint: ExportSource, run: ContrastiveRun) -> dict[str, Any
             "their document"
             for name, loss in scores["heldout_loss"].items()
         },
-        "instructions": json.dumps(instructions, indent=1) if instructions else None,
-        "instructed": INSTRUCTED.get(run.instructed),
+        "prompts": json.dumps(prompts, indent=1),
+        "instructed": INSTRUCTED[run.instructed],
         "recipe": json.dumps(plain(run.protocol), indent=1),
         "limits": f"Texts beyond {run.max_tokens} tokens are cut.",
     }

@@ -1,6 +1,7 @@
 """A checkpoint of a run: opened, written for another library, and compared with what is read back."""
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from neobert.data.tokenizers import Array, TextTokenizer
+from neobert.data.mteb_tasks import BENCHMARKS, CATEGORY_FACTS, Category, EmbeddingTask, member_names, task_prompts
+from neobert.data.tokenizers import Array, TextTokenizer, frame_texts
 from neobert.embeddings.encoders import TextEncoder
 from neobert.errors import MissingData, ParityOff
 from neobert.executors.encoders import base_model, load_encoder
@@ -42,6 +44,8 @@ PROBES = (
     "",
     "A text that is longer than any context. " * 60,
 )
+WITH_DOCUMENTS: tuple[Category, ...] = ("retrieval", "reranking")
+"""Categories whose tasks have queries and documents, to which mteb gives prompts of their own."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,17 +131,79 @@ def _contrastive(layout: Layout, run_file: RunFile, step: int) -> tuple[TextEnco
     return embedder, trained.state_dict(), model, transformers_tokenizer(tokenizer, run.max_tokens)
 
 
-def write(checkpoint: ExportSource, target: str, folder: Path) -> None:
-    """Write the folder for a target. Raises ValueError if a package is not installed."""
+# Instructions as prompts of sentence-transformers, which are prefixes of texts
+
+
+def instructions_of(run: ContrastiveRun, tasks: Sequence[EmbeddingTask]) -> dict[str, str]:
+    """Return the instruction by name of a data set of pairs or of an embedding task; "" stands for none.
+
+    mteb looks prompts up by the name of a task, or by its type if it does not know the task, with the suffix "-query"
+    or "-document" if the task has both.
+    """
+    if run.instructed == "nothing":
+        return {}
+    instructions = {pairs.name: pairs.instruction for pairs in run.sets if pairs.instruction}
+    by_type: dict[str, set[str]] = defaultdict(set)
+    for task in tasks:
+        prompts = task_prompts(task, run.instructed)
+        for name in member_names(task):
+            instructions |= _by_role(name, task.category, prompts)
+        if task.suite not in BENCHMARKS:
+            task_type = CATEGORY_FACTS[task.category].task_type
+            for name, instruction in _by_role(task_type, task.category, prompts).items():
+                by_type[name].add(instruction)
+    return instructions | {name: found.pop() for name, found in by_type.items() if len(found) == 1}
+
+
+def _by_role(name: str, category: Category, prompts: Mapping[str, str]) -> dict[str, str]:
+    if not prompts or category not in WITH_DOCUMENTS:
+        return {name: prompts["query"]} if prompts else {}
+    return {f"{name}-{role}": prompts.get(role, "") for role in ("query", "document")}
+
+
+def prompts_of(checkpoint: ExportSource, instructions: Mapping[str, str]) -> dict[str, str]:
+    """Return the prompts that give the tokens of an instruction in training, by names of `instructions`. Instructions
+    that no prompt reproduces are left out."""
+    prompts = {instruction: _prompt(checkpoint, instruction) for instruction in set(instructions.values())}
+    found = {name: prompts[instruction] for name, instruction in instructions.items()}
+    return {name: prompt for name, prompt in found.items() if prompt is not None}
+
+
+def _prompt(checkpoint: ExportSource, instruction: str) -> str | None:
+    if not instruction:
+        return ""
+    tokenizer, embedder = checkpoint.tokenizer, checkpoint.embedder
+    separator, opening = tokenizer.sep_token or "", tokenizer.cls_token or ""
+    framed, _ = frame_texts(PROBES, embedder.tokenizer, instruction, embedder.context)
+    for end in (separator, separator + opening, separator + separator):
+        read = [tokenizer(f"{instruction}{end}{text}", truncation=True) for text in PROBES]
+        if all(_reads_as(tokens, *text) for tokens, text in zip(read, framed, strict=True)):
+            return f"{instruction}{end}"
+    return None
+
+
+def _reads_as(tokens: Any, token_ids: Any, token_types: Any) -> bool:
+    types = tokens.get("token_type_ids", np.zeros(len(tokens["input_ids"])))
+    return np.array_equal(tokens["input_ids"], token_ids) and np.array_equal(types, token_types)
+
+
+# Writing and comparing
+
+
+def write(checkpoint: ExportSource, target: str, folder: Path, prompts: Mapping[str, str]) -> None:
+    """Write the folder for a target; `prompts` are those of sentence-transformers. Raises ValueError if a package is
+    not installed."""
     if target == "hf":
         checkpoint.model.save_pretrained(folder)
         checkpoint.tokenizer.save_pretrained(folder)
     else:
-        save_modules(checkpoint.model.base_model, checkpoint.tokenizer, folder)
+        save_modules(checkpoint.model.base_model, checkpoint.tokenizer, folder, prompts)
 
 
-def measure(checkpoint: ExportSource, target: str, folder: Path) -> dict[str, float]:
-    """Read a written folder, and compare its vectors of texts with the run's; return the largest deviation.
+def measure(checkpoint: ExportSource, target: str, folder: Path, instructions: Mapping[str, str]) -> dict[str, float]:
+    """Read a written folder, and compare its vectors of texts with the run's; return the largest deviations.
+
+    instructions: what the run was told in training, by the name of the prompt that does the same.
 
     Raises:
         ParityOff: weights differ, or vectors differ by more than 1e-5.
@@ -145,14 +211,26 @@ def measure(checkpoint: ExportSource, target: str, folder: Path) -> dict[str, fl
     if target == "hf":
         _require_equal_weights(type(checkpoint.model).from_pretrained(folder).state_dict(), checkpoint.weights)
     encode = (transformers_vectors if target == "hf" else sentence_vectors)(folder)
-    return {"vectors": _deviation(encode(PROBES), checkpoint.embedder.encode(PROBES))}
+    parity = {"vectors": _deviation("vectors", encode(PROBES, None), checkpoint.embedder.encode(PROBES))}
+    if target == "sentence-transformers":
+        names = {instruction: name for name, instruction in instructions.items()}
+        behind = [
+            _deviation(
+                f"vectors behind the prompt {name}",
+                encode(PROBES, name),
+                checkpoint.embedder.encode(PROBES, instruction=instruction or None),
+            )
+            for instruction, name in names.items()
+        ]
+        parity |= {"vectors behind prompts": max(behind)} if behind else {}
+    return parity
 
 
-def _deviation(found: Array, expected: Array) -> float:
+def _deviation(what: str, found: Array, expected: Array) -> float:
     """Return the largest difference, relative to the largest expected value if that exceeds 1."""
     deviation = float(np.abs(found - expected).max()) / max(1.0, float(np.abs(expected).max()))
     if not deviation <= TOLERANCE:
-        raise ParityOff(f"the exported vectors differ from the run by {deviation:.1e}, more than {TOLERANCE:.0e}")
+        raise ParityOff(f"the exported {what} differs from the run by {deviation:.1e}, more than {TOLERANCE:.0e}")
     return deviation
 
 

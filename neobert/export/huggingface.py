@@ -1,7 +1,7 @@
 """Models and tokenizers of runs as those of transformers and sentence-transformers."""
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -46,9 +46,12 @@ def configuration_of(run: PretrainingRun, tokenizer: TextTokenizer) -> NeoBERTCo
     return NeoBERTConfig.from_recipe(run.recipe.model, run.context, dtype="float32", **special_ids)
 
 
-def save_modules(encoder: Any, tokenizer: Any, folder: Path) -> None:
-    """Write a transformers encoder and tokenizer with mean pooling. Raises ValueError if sentence-transformers is not
-    installed."""
+def save_modules(encoder: Any, tokenizer: Any, folder: Path, prompts: Mapping[str, str]) -> None:
+    """Write a transformers encoder and tokenizer with mean pooling and named `prompts`, which are prepended to texts.
+
+    Raises:
+        ValueError: sentence-transformers is not installed.
+    """
     require_packages("sentence_transformers")
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
@@ -57,20 +60,20 @@ def save_modules(encoder: Any, tokenizer: Any, folder: Path) -> None:
         encoder.save_pretrained(scratch)
         tokenizer.save_pretrained(scratch)
         modules = [Transformer(scratch), Pooling(encoder.config.hidden_size, "mean")]
-        model = SentenceTransformer(modules=modules, device="cpu")
+        model = SentenceTransformer(modules=modules, device="cpu", prompts=dict(prompts))
         model.save_pretrained(str(folder), create_model_card=False)
 
 
-Encode = Callable[[Sequence[str]], Any]
-"""Function of texts that returns vectors (texts, width)."""
+Encode = Callable[[Sequence[str], str | None], Any]
+"""Function of texts and the name of a prompt that returns vectors (texts, width)."""
 
 
 def transformers_vectors(folder: Path) -> Encode:
-    """Return a function that encodes with a folder for transformers."""
+    """Return a function that encodes with a folder for transformers, which has no prompts."""
     tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder)
 
     @torch.no_grad()
-    def encode(texts: Sequence[str]) -> Any:
+    def encode(texts: Sequence[str], prompt: str | None) -> Any:
         tokens = tokenizer(list(texts), padding=True, truncation=True, return_tensors="pt")
         mask = tokens["attention_mask"].unsqueeze(-1)
         return ((model(**tokens).last_hidden_state * mask).sum(1) / mask.sum(1)).numpy()
@@ -83,7 +86,7 @@ def sentence_vectors(folder: Path) -> Encode:
     from sentence_transformers import SentenceTransformer
 
     model = SentenceTransformer(str(folder), device="cpu")
-    return lambda texts: model.encode(list(texts), show_progress_bar=False)
+    return lambda texts, prompt: model.encode(list(texts), prompt_name=prompt, show_progress_bar=False)
 
 
 def require_packages(*names: str) -> None:

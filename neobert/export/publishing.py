@@ -4,6 +4,7 @@ import shutil
 from pathlib import Path
 from typing import Literal
 
+from neobert.data.mteb_tasks import OFFICIAL_TASKS
 from neobert.files import json_bytes, publish_folder, temporary_sibling
 
 Target = Literal["hf", "sentence-transformers"]
@@ -19,20 +20,28 @@ def export(run: Path, target: str, out: Path, step: int | None) -> dict[str, obj
     """
     if out.exists():
         raise ValueError(f"--out {out} exists: name a new folder or remove it")
+    from neobert.executors.preparation import open_specified
     from neobert.export.card import model_card
-    from neobert.export.checkpoint import measure, open_checkpoint, write
+    from neobert.export.checkpoint import instructions_of, measure, open_checkpoint, prompts_of, write
+    from neobert.kinds.contrastive import ContrastiveRun
     from neobert.kinds.pretraining import PretrainingRun
     from neobert.own_code import SOURCES, sources_in
 
     checkpoint = open_checkpoint(run, step)
+    told, prompts = dict[str, str](), dict[str, str]()
+    if isinstance(checkpoint.run, ContrastiveRun):
+        own = {task.name: task for task in open_specified(checkpoint.run_file.source).embedding_tasks()}
+        told = instructions_of(checkpoint.run, tuple({**OFFICIAL_TASKS, **own}.values()))
+        prompts = prompts_of(checkpoint, told)
     temporary = temporary_sibling(out.resolve())
     temporary.mkdir(parents=True)
     try:
-        write(checkpoint, target, temporary)
+        write(checkpoint, target, temporary, prompts)
         if isinstance(checkpoint.run, PretrainingRun) and (sources := sources_in(checkpoint.run.recipe.model)):
             (temporary / SOURCES).write_bytes(json_bytes(sources))
-        parity = measure(checkpoint, target, temporary)
-        (temporary / "README.md").write_text(model_card(checkpoint, target, parity), encoding="utf-8")
+        parity = measure(checkpoint, target, temporary, {name: told[name] for name in prompts})
+        card = model_card(checkpoint, target, parity, prompts)
+        (temporary / "README.md").write_text(card, encoding="utf-8")
         publish_folder(temporary, out.resolve())
     finally:
         shutil.rmtree(temporary, ignore_errors=True)

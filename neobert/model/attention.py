@@ -24,6 +24,11 @@ from neobert.recipe import KERNEL_HEAD_MULTIPLE
 
 logger = logging.getLogger(__name__)
 
+try:
+    from flash_attn import flash_attn_varlen_func
+except (ImportError, OSError):  # also if it was built for another torch, or is FlashAttention 4 alone
+    flash_attn_varlen_func = None
+
 VARIABLE_LENGTH_CAPABILITY = 8
 """Least major compute capability of the GPUs that variable-length kernels support (Ampere)."""
 
@@ -215,6 +220,11 @@ def has_variable_length_kernels(device: torch.device) -> bool:
     return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= VARIABLE_LENGTH_CAPABILITY
 
 
+def is_flash_attn_available() -> bool:
+    """Whether FlashAttention 2 (the package flash_attn) can be imported."""
+    return flash_attn_varlen_func is not None
+
+
 @cache
 def choose_flash_attention(device: torch.device) -> None:
     """Let torch's variable-length attention use FlashAttention 3 or 4 if the GPU supports it and its package is
@@ -235,8 +245,8 @@ def _is_installed(package: str) -> bool:
 
 def variable_length_kernels() -> str:
     """Return which kernels compute variable-length attention: FA3 or FA4 if `choose_flash_attention` activated it, else
-    torch's own."""
-    return current_flash_attention_impl() or "torch"
+    flash_attn if available, else torch's own."""
+    return current_flash_attention_impl() or ("flash_attn" if is_flash_attn_available() else "torch")
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, plan: AttentionPlan, gather: GatherIndex | None = None) -> Tensor:
@@ -270,9 +280,16 @@ def _variable_length_attention(
     flat = query.flatten(0, 1), key.flatten(0, 1), value.flatten(0, 1)
     cu_seqlens_k, max_seqlen = plan.cu_seqlens, plan.max_seqlen
     assert cu_seqlens_k is not None
-    from torch.nn.attention.varlen import varlen_attn
+    if is_flash_attn_available() and current_flash_attention_impl() is None:
+        attended = flash_attn_varlen_func(
+            *(*flat, cu_seqlens_q, cu_seqlens_k, max_seqlen, max_seqlen),
+            softmax_scale=scale,
+            deterministic=torch.are_deterministic_algorithms_enabled(),
+        )
+    else:
+        from torch.nn.attention.varlen import varlen_attn
 
-    attended: Any = varlen_attn(*flat, cu_seqlens_q, cu_seqlens_k, max_seqlen, max_seqlen, scale=scale)
+        attended = varlen_attn(*flat, cu_seqlens_q, cu_seqlens_k, max_seqlen, max_seqlen, scale=scale)
     return attended.view(query.shape)
 
 
@@ -302,11 +319,15 @@ def _bias(plan: AttentionPlan, gather: GatherIndex | None) -> Tensor | None:
     """Return the bias for all queries or those of `gather`: (rows, 1 or heads, queries or 1, tokens)."""
     if plan.doc_ids is not None:
         of_queries = plan.doc_ids if gather is None else gather_tokens(plan.doc_ids, gather.queries)
-        return _bias_where(of_queries[:, None, :, None] == plan.doc_ids[:, None, None, :])
+        return _bias_where(_is_same_document(of_queries, plan.doc_ids))
     bias = plan.bias
     if bias is not None and gather is not None and bias.shape[2] > 1:
         return gather_tokens(bias.transpose(1, 2), gather.queries).transpose(1, 2)
     return bias
+
+
+def _is_same_document(of_queries: Tensor, of_keys: Tensor) -> Tensor:
+    return of_queries[:, None, :, None] == of_keys[:, None, None, :]
 
 
 def _bias_where(visible: Tensor) -> Tensor:

@@ -24,6 +24,7 @@ from neobert.execution import CompileWord
 from neobert.glue.encoding import EncodedSplit, EncodedTask
 from neobert.glue.finetuning import EvaluatedStep, FineTuner
 from neobert.glue.tasks import TASKS
+from neobert.model import attention
 from neobert.model.build import build_classifier, initialize
 from neobert.model.heads import encoder_part
 from neobert.model.size import MicroBatchShape, training_memory
@@ -148,6 +149,24 @@ def test_a_compiled_step_attends_in_flash_kernels_and_computes_no_angles(
         record_property(f"share of {name[:100]}", times[name] / total)
     assert sum(time for name, time in times.items() if TRIGONOMETRY.search(name)) <= 0.04 * total
     assert sum(time for name, time in times.items() if FLASH.search(name)) >= 0.1 * total
+
+
+def test_flash_attn_has_the_values_and_gradients_of_torchs_kernels(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The package of the extra `flash`, on documents of which one is empty."""
+    pytest.importorskip("flash_attn", reason="flash_attn is not installed (extra flash)")
+    monkeypatch.setattr(attention, "current_flash_attention_impl", lambda: None)
+    documents = torch.tensor([0, 3, 3, 70, 128], dtype=torch.int32, device=setting.device)
+    plan = attention.AttentionPlan(documents[None], cu_seqlens=documents, max_seqlen=67)
+    tokens = torch.randn(3, 1, 128, 4, 64, device=setting.device, dtype=torch.bfloat16, requires_grad=True)
+    found = []
+    for function in (attention.flash_attn_varlen_func, None):
+        monkeypatch.setattr(attention, "flash_attn_varlen_func", function)
+        attended = attention.attend(*tokens, plan)
+        found.append((attended.float(), *torch.autograd.grad(attended.square().sum(), tokens)))
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours.float(), theirs.float(), rtol=0.02, atol=0.02)
 
 
 CHOSEN = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]

@@ -9,19 +9,25 @@ import pytest
 import torch
 from transformers import AutoModel, AutoTokenizer
 
+from ablations.recipe_runs import evaluation_after
+from neobert.data.mteb_tasks import OFFICIAL_TASKS
+from neobert.embeddings.encoders import NamedEncoder
+from neobert.embeddings.evaluation import measure_task
 from neobert.errors import EXIT_DONE, EXIT_OFF, EXIT_REFUSED
 from neobert.executors import make_trainer
 from neobert.executors.encoders import load_encoder
 from neobert.executors.external import resolve_model, write_model_file
 from neobert.export import checkpoint
 from neobert.export.__main__ import main
+from neobert.export.checkpoint import instructions_of
 from neobert.external import ExternalModel
 from neobert.kinds.contrastive import ContrastiveRun
 from neobert.runs.layout import Layout
 from neobert.runs.records import publish_record
 from neobert.runs.run_file import read_run_file
 from neobert.training.distributed import ALONE
-from tests.embeddings.tiny_contrastive import tiny_contrastive, write_encoder, write_tiny_contrastive
+from tests.embeddings.tiny_contrastive import pair_set, tiny_contrastive, write_encoder, write_tiny_contrastive
+from tests.embeddings.tiny_suite import SMOKE, SOURCE_HERE
 from tests.support import external_models as world
 from tests.support.own_parts import OwnNorm
 from tests.support.published_layouts import save_remote
@@ -54,7 +60,14 @@ def saved_run(root: Path, run: ContrastiveRun) -> Path:
 @pytest.fixture(scope="module")
 def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("own")
-    return saved_run(root, tiny_contrastive(write_encoder(root).id, SETS))
+    return saved_run(root, instructed(tiny_contrastive(write_encoder(root).id, SETS)))
+
+
+def instructed(run: ContrastiveRun) -> ContrastiveRun:
+    """The run with an instruction that leaves room for a text, and with one that long texts cut."""
+    told = {"paraphrases": "the same", "answers": "the cat and the dog " * 4}
+    sets = tuple(pair_set(name, instruction=instruction) for name, instruction in told.items())
+    return run.model_copy(update={"sets": sets})
 
 
 def external_run(layout: Layout, model: ExternalModel) -> ContrastiveRun:
@@ -72,21 +85,23 @@ def exported(capsys: pytest.CaptureFixture[str], folder: Path, form: str, out: P
     return answer
 
 
-def vectors_of(folder: Path, texts: list[str]) -> np.ndarray:
-    return load_encoder(Layout(folder.parent.parent), folder.name, CPU).encode(texts)
+def vectors_of(folder: Path, texts: list[str], **options: Any) -> np.ndarray:
+    return load_encoder(Layout(folder.parent.parent), folder.name, CPU).encode(texts, **options)
 
 
 @pytest.mark.parametrize("family", ["own", "bert", "roberta"])
 def test_exported_folders_give_the_runs_vectors(
     family: str, own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """By transformers, and by sentence-transformers."""
+    """By transformers, and by sentence-transformers also behind an instruction. A prompt is cut otherwise than an
+    instruction where both are longer than half the context: then there is none. BERT reads token types: an instruction
+    has its text's own, as a prompt has."""
     library = pytest.importorskip("sentence_transformers", reason="sentence-transformers is not installed")
     folder = own
     if family != "own":
         layout = Layout(tmp_path / "runs")
         saved = world.save(world.seeded(world.FAMILIES[family]), tmp_path / "model", token_types=family == "bert")
-        folder = saved_run(layout.root, external_run(layout, resolve_model(layout, str(saved))))
+        folder = saved_run(layout.root, instructed(external_run(layout, resolve_model(layout, str(saved)))))
     answer = exported(capsys, folder, "hf", tmp_path / "hf")
     assert (answer["run"], answer["step"]) == (folder.name, 12) and 0 <= answer["parity"]["vectors"] <= 1e-5
     model_type = json.loads((tmp_path / "hf" / "config.json").read_text())["model_type"]
@@ -100,11 +115,55 @@ def test_exported_folders_give_the_runs_vectors(
     exported(capsys, folder, "sentence-transformers", tmp_path / "st")
     model = library.SentenceTransformer(str(tmp_path / "st"), device="cpu")
     np.testing.assert_allclose(model.encode(ASKED), vectors_of(folder, ASKED), atol=1e-5, rtol=0)
+    assert "paraphrases" in model.prompts and "answers" not in model.prompts
+    found = model.encode(ASKED, prompt_name="paraphrases")
+    np.testing.assert_allclose(found, vectors_of(folder, ASKED, instruction="the same"), atol=1e-5, rtol=0)
     card = (tmp_path / "hf" / "README.md").read_text()
     assert ("import neobert.hub" in card) == ("license: mit" in card) == (family == "own")
     assert "held-out pairs of answers | loss 1.5000, 25.0% of queries find" in card and "cut to 32 tokens" in card
-    assert "stood before each query, and before no document" in card
     assert ("That of the encoder" in card) == (family != "own")
+
+
+@pytest.mark.filterwarnings("ignore:Task name .* is not valid", "ignore:Some prompts are not in the expected")
+@pytest.mark.parametrize(
+    ("is_told", "wanted"), [(True, "SyntheticParaphraseRetrieval"), (False, "SyntheticSentenceSimilarity")]
+)
+def test_mteb_gives_an_exported_folder_the_score_that_the_harness_gave_the_run(
+    is_told: bool, wanted: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Through sentence-transformers and mteb's own wrapper. An encoder whose pairs had no instruction is told nothing,
+    here and there."""
+    for package in ("sentence_transformers", "mteb"):
+        pytest.importorskip(package, reason=f"{package} is not installed")
+    from mteb import evaluate
+    from mteb.models.sentence_transformer_wrapper import SentenceTransformerEncoderWrapper
+
+    from neobert.embeddings.mteb import mteb_tasks
+
+    runs, tokens = tmp_path / "runs", 96
+    instruction = {} if is_told else {"instruction": None}
+    run = tiny_contrastive(write_encoder(runs, context=tokens).id, max_tokens=tokens)
+    run = run.model_copy(update={"context": tokens, "sets": tuple(pair_set(name, **instruction) for name in SETS)})
+    folder = saved_run(runs, run)
+    exported(capsys, folder, "sentence-transformers", tmp_path / "out")
+    model = SentenceTransformerEncoderWrapper(str(tmp_path / "out"), device="cpu")
+    about = [task for task in SOURCE_HERE.embedding_tasks() if task.name == wanted]
+    (task,) = evaluation_after(run, SMOKE, about, SOURCE_HERE).tasks
+    assert bool(task.prompts) == is_told
+    named = NamedEncoder("neobert/T", run.id, load_encoder(Layout(runs), run.id, CPU))
+    ours = measure_task(named, task, SOURCE_HERE, tmp_path / "results", task.prompts).score
+    (theirs,) = mteb_tasks(task, SOURCE_HERE.embedding_task_data(task.name), task.origin)
+    found = evaluate(model, theirs, cache=None, co2_tracker=False, show_progress_bar=False)
+    assert abs(found.task_results[0].get_score() - ours) <= 1e-6
+
+
+def test_the_56_tasks_are_told_in_the_papers_words(own: Path) -> None:
+    run = read_run_file(own).specification(ContrastiveRun)
+    told = instructions_of(run, tuple(OFFICIAL_TASKS.values()))
+    assert told["BIOSSES"] == "Retrieve semantically similar text from the biomedical field."
+    assert told["QuoraRetrieval-query"] and told["QuoraRetrieval-document"] == "" and "QuoraRetrieval" not in told
+    assert told["CQADupstackTexRetrieval-query"] and "CQADupstackRetrieval-query" not in told
+    assert told["paraphrases"] == "the same"
 
 
 def test_an_encoder_with_code_of_its_own_is_refused_at_once(
@@ -132,5 +191,5 @@ def test_what_cannot_be_exported_is_one_sentence(
     command = [str(own), "--to", "hf", "--out", str(tmp_path / "out")]
     original = checkpoint.transformers_tokenizer
     monkeypatch.setattr(checkpoint, "transformers_tokenizer", lambda tokenizer, context: original(tokenizer, 9))
-    assert main(command) == EXIT_OFF and "the exported vectors differ from the run" in capsys.readouterr().err
+    assert main(command) == EXIT_OFF and "the exported vectors differs from the run" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())

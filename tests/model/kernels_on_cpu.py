@@ -73,7 +73,9 @@ def variable_length_kernels_on_cpu() -> Iterator[None]:
     library.impl("_varlen_attn_backward", backward, "CPU")
     precisions = (*attention.LOW_PRECISION, torch.float32)
     try:
-        with mock.patch.multiple(attention, CUDA_KERNELS=("cpu",), LOW_PRECISION=precisions):
+        with mock.patch.multiple(
+            attention, flash_attn_varlen_func=None, CUDA_KERNELS=("cpu",), LOW_PRECISION=precisions
+        ):
             yield
     finally:
         library._destroy()

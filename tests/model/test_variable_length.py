@@ -3,6 +3,7 @@ those on CUDA would, and give the losses and gradients of rows."""
 
 from collections.abc import Iterator
 from contextlib import nullcontext
+from typing import Any
 
 import numpy as np
 import pytest
@@ -184,3 +185,34 @@ def test_a_gpu_before_ampere_computes_attention_by_row(
     documents = torch.tensor([[0, 0, 1, -1]])
     plan = attention.packed_plan(documents, documents, torch.device("cuda"))
     assert (plan.cu_seqlens is not None) == expected
+
+
+def one_row_of_two_documents() -> tuple[Tensor, Tensor, Tensor, attention.AttentionPlan]:
+    """Query, key and value of three and five tokens in two heads, and who attends to whom."""
+    tokens = torch.zeros(1, 8, 2, 8, dtype=torch.bfloat16)
+    cu_seqlens = torch.tensor([0, 3, 8], dtype=torch.int32)
+    plan = attention.AttentionPlan(torch.zeros(1, 8, dtype=torch.int64), cu_seqlens=cu_seqlens, max_seqlen=5)
+    return tokens, tokens, tokens, plan
+
+
+@pytest.mark.parametrize(
+    ("active", "installed", "taken", "own"),
+    [(None, False, "torch", 0), (None, True, "flash_attn", 1), ("FA3", True, "FA3", 0)],
+)
+def test_flash_attention_3_comes_before_flash_attn_and_that_before_torchs_own(
+    monkeypatch: pytest.MonkeyPatch, active: str | None, installed: bool, taken: str, own: int
+) -> None:
+    """Of deterministic runs flash_attn is asked for its deterministic form; torch's own kernels look at the switch."""
+    calls: list[bool] = []
+
+    def flash_attn_varlen_func(query: Tensor, *words: Any, deterministic: bool, **named: Any) -> Tensor:
+        calls.append(deterministic)
+        return query
+
+    monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: True)
+
+    monkeypatch.setattr(attention, "flash_attn_varlen_func", flash_attn_varlen_func if installed else None)
+    monkeypatch.setattr(attention, "current_flash_attention_impl", lambda: active)
+    attention.attend(*one_row_of_two_documents())
+    assert attention.variable_length_kernels() == taken
+    assert (calls, len(CALLS)) == ([True] * own, 1 - own)
