@@ -178,8 +178,8 @@ def _tasks_of(chosen: Sequence[Task | str], folder: Path) -> dict[str, Task]:
     they are declared otherwise.
 
     Raises:
-        ValueError: two tasks have the same name, a task changes one of GLUE, has no folder or an impossible metric, or
-            starts from itself or from a task that is not there.
+        ValueError: two tasks have the same name, a task changes one of GLUE, has no folder, or starts from itself or
+            from a task that is not there.
     """
     tasks: dict[str, Task] = {}
     for each in chosen:
@@ -196,11 +196,6 @@ def _tasks_of(chosen: Sequence[Task | str], folder: Path) -> dict[str, Task]:
             task = task.model_copy(update={"folder": str((folder / task.folder).resolve())})
         tasks[task.name] = task
     _refuse_wrong_starts(tasks)
-    if own := [task for task in tasks.values() if task.is_own]:
-        from neobert.glue.metrics import refuse_impossible_metrics  # imports scikit-learn
-
-        for task in own:
-            refuse_impossible_metrics(task)
     return tasks
 
 

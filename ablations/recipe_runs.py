@@ -175,10 +175,8 @@ def protocol_on(task: Task, protocol: FineTuning, *, transfers: bool) -> FineTun
     another one.
     """
     scores_once = len(task.metrics) == len(task.validation_splits) == 1
-    has_no_dense = not transfers or task.tags_words
-    idle = [*(["transferred"] if has_no_dense else []), *(["decisive_metric"] if scores_once else [])]
-    pooling = {"pooling": "cls"} if task.tags_words else {}
-    return protocol.model_copy(update={name: neutral_values(FineTuning)[name] for name in idle} | pooling)
+    idle = [*([] if transfers else ["transferred"]), *(["decisive_metric"] if scores_once else [])]
+    return protocol.model_copy(update={name: neutral_values(FineTuning)[name] for name in idle})
 
 
 PAIRS_PER_PARADIGM = 40

@@ -159,8 +159,8 @@ def _vocabulary_size(its: Scaling, size: int) -> int:
     return scaled_count("vocabulary_size", dict.fromkeys(sizes, trained), size)
 
 
-def _context(its: Scaling, tokens: int, unit: int = 1) -> int:
-    return scaled_count("context", its.rules.contexts, tokens, unit)
+def _context(its: Scaling, tokens: int) -> int:
+    return scaled_count("context", its.rules.contexts, tokens)
 
 
 def _share_of_steps(its: Scaling, stage: Tree) -> Fraction:
@@ -189,7 +189,6 @@ FIELDS: Mapping[str, Callable[[Scaling, Any, Tree], Any]] = {
     "pretraining.model.layers": lambda its, _, model: _shape(its, model)[0],
     "pretraining.model.width": lambda its, _, model: _shape(its, model)[1],
     "pretraining.model.feedforward_width": lambda its, _, model: _shape(its, model)[2],
-    "pretraining.model.attention_window": lambda its, tokens, _: _context(its, tokens, unit=2),
     "pretraining.model.vocabulary_size": lambda its, size, _: _vocabulary_size(its, size),
     "pretraining.optimization.peak_learning_rate": lambda its, rate, _: scaled_number(
         "peak_learning_rate", its.rules.peak_learning_rates, rate

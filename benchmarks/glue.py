@@ -66,7 +66,7 @@ def measure(options: argparse.Namespace) -> Iterator[Result]:
         place = {"data": options.data, "runs": Path(folder) / "runs", "workers": 1, "ladder": SPEED_LADDER}
         trained = train(setting.variant, setting.scale, **place)
         model = Path(folder) / "exported"
-        export(trained.folder, "hf", model, None, with_code=False)
+        export(trained.folder, "hf", model, None)
         studies = few_studies(trained, setting)
         grid = {f"{each.task}, batch {point.batch_size}": (each, point) for each in studies for point in each.points}
         alone = [{name: point} for name, point in grid.items()]

@@ -67,7 +67,7 @@ ANY = object()
 
 def retired(what: str) -> str:
     """Return the sentence that refuses what a run used and this version no longer has."""
-    return f"this run used {what}, which commit d02b01fd was the last to have: read it with that commit"
+    return f"this run used {what}, which this version no longer has: read it with the commit that CHANGELOG.md names"
 
 
 class Value(BaseModel):
@@ -170,11 +170,11 @@ class Model(Value):
     """The encoder's shape and parts.
 
     `feedforward_width` is nominal: a gated feed-forward takes two thirds of it, rounded up to a multiple of 8, so that
-    GELU and SwiGLU have equal parameters. Of every `global_every` blocks the first sees whole documents; the others are
-    local: a token sees `attention_window` tokens, half of them on each side, and its rotation has `local_rotary_base`
-    (None: that of all). `tied_embeddings` is whether the decoder's matrix is that of the token embeddings. `settings`
-    are the hyper-parameters of own parts.
+    GELU and SwiGLU have equal parameters. `tied_embeddings` is whether the decoder's matrix is that of the token
+    embeddings. `settings` are the hyper-parameters of own parts.
     """
+
+    retired: ClassVar = {"attention_window": 0, "global_every": 1, "local_rotary_base": None}
 
     vocabulary_size: PositiveInt
     layers: PositiveInt
@@ -188,9 +188,6 @@ class Model(Value):
     norm_epsilon: PositiveFloat
     dropout: NonNegativeFloat
     initialization: Initialization
-    attention_window: Annotated[NonNegativeInt, Neutral(0)]
-    global_every: Annotated[PositiveInt, Neutral(1)]
-    local_rotary_base: Annotated[PositiveFloat | None, Neutral(None)]
     block: Annotated[BlockPart, Neutral("pre_norm")]
     tied_embeddings: Annotated[bool, Neutral(False)]
     settings: Annotated[Settings, Neutral({})] = {}
@@ -202,19 +199,6 @@ class Model(Value):
 
     def __hash__(self) -> int:
         return _hash_but_settings(self)
-
-    @model_validator(mode="after")
-    def _local_blocks_are_possible(self) -> Self:
-        if (self.attention_window > 0) != (self.global_every > 1):
-            raise ValueError(
-                f"attention_window {self.attention_window} with global_every {self.global_every}: local blocks need a "
-                "window of 2 tokens or more and global_every 2 or more, other models have 0 and 1"
-            )
-        if self.attention_window % 2:
-            raise ValueError(f"attention_window {self.attention_window} is odd, and half of it lies on each side")
-        if self.local_rotary_base is not None and not (self.attention_window and self.positions == "rotary"):
-            raise ValueError("local_rotary_base is for rotary positions in local blocks: leave it None, or set both")
-        return self
 
     @model_validator(mode="after")
     def _shape_is_possible(self) -> Self:

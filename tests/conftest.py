@@ -38,8 +38,8 @@ LONG_FILES = {
         "test_search.py",
         "test_drill.py",
     ),
-    *("test_embedding_suite.py", "test_remote_code.py", "test_zero.py", "test_distributed.py", "test_compiling.py"),
-    *("test_protocols.py", "test_passes.py"),
+    *("test_embedding_suite.py", "test_zero.py", "test_distributed.py", "test_compiling.py"),
+    "test_passes.py",
 }
 """They run first: one worker would work alone on a long file that comes last."""
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell lets its background jobs ignore it

@@ -139,12 +139,12 @@ def task_size(source: Source, task: Task) -> TaskSize:
 
 @lru_cache(maxsize=64)
 def _own_size(task: Task) -> TaskSize:
-    """Count the examples of a ladder's own task, whose words are joined by spaces. Raises as `own_files`."""
+    """Count the examples of a ladder's own task. Raises as `own_files`."""
     needed = (task.label_column, *task.columns)
     splits = {split: own_files(task).read(split, needed) for split in task.splits}
     train, *others = splits.values()
     texts = [train[column] for column in task.columns]
-    characters = sum(len(" ".join(text) if task.tags_words else str(text)) for column in texts for text in column)
+    characters = sum(len(str(text)) for column in texts for text in column)
     count = len(train[task.label_column])
     return TaskSize(count, sum(len(other[task.label_column]) for other in others), characters / count)
 

@@ -91,18 +91,11 @@ class Framed(NamedTuple):
     is_cut: bool = False
 
 
-Offsets = tuple[int, int]
-
-
 class Framing(Protocol):
     """A tokenizer that adds special tokens to texts, or to pairs of two columns."""
 
     def frame_all(self, columns: Sequence[Sequence[str]], *, max_tokens: int) -> list[Framed]:
         """Frame the text or pair of each row of `columns`, cut to `max_tokens`."""
-
-    def frame_with_offsets(self, texts: Sequence[str], *, max_tokens: int) -> list[tuple[Framed, list[Offsets]]]:
-        """Frame texts like `frame_all`, also returning the character range (begin, end) of each token, which is empty
-        for special tokens."""
 
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -192,11 +185,6 @@ class TextTokenizer:
         encodings = self.tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
         return [encoding.ids for encoding in encodings]
 
-    def encode_with_offsets(self, texts: Sequence[str]) -> list[tuple[list[int], list[Offsets]]]:
-        """Like `encode`, also returning the character range (begin, end) of each token."""
-        encodings = self.tokenizer.encode_batch(list(texts), add_special_tokens=False)
-        return [(encoding.ids, encoding.offsets) for encoding in encodings]
-
     def frame(self, first: Sequence[int], second: Sequence[int] | None = None, *, max_tokens: int) -> list[int]:
         """Add special tokens and cut to `max_tokens`: [CLS] A [SEP] or [CLS] A [SEP] B [SEP]. In RoBERTa's format the
         second text also starts with <s>. The longer text of a pair is cut first.
@@ -219,16 +207,6 @@ class TextTokenizer:
         most = max_tokens - self._specials(len(columns))
         rows = zip(*(self._encode_column(column) for column in columns), strict=True)
         return [Framed(self.frame(*row, max_tokens=max_tokens), None, sum(map(len, row)) > most) for row in rows]
-
-    def frame_with_offsets(self, texts: Sequence[str], *, max_tokens: int) -> list[tuple[Framed, list[Offsets]]]:
-        most = max_tokens - self._specials(1)
-        return [
-            (
-                Framed(self.frame(ids, max_tokens=max_tokens), None, len(ids) > most),
-                [(0, 0), *offsets[:most], (0, 0)],
-            )
-            for ids, offsets in self.encode_with_offsets(texts)
-        ]
 
     def _encode_column(self, texts: Sequence[str]) -> list[list[int]]:
         """Like `encode`; a text that is the same in all rows, such as an instruction, is encoded once."""

@@ -90,8 +90,8 @@ def packed_batches(lengths: Array, most_tokens: int) -> Iterator[slice]:
 class AttentionOfEqualLengths:
     """Attention for texts that are packed into one row, sorted by length: `runs` are (texts, tokens of each).
 
-    Texts of equal length are computed as one batch, which needs neither masks nor padding; it has neither windows nor
-    score biases.
+    Texts of equal length are computed as one batch, which needs neither masks nor padding; it has no score
+    biases.
     """
 
     runs: tuple[tuple[int, int], ...]
@@ -131,9 +131,7 @@ class PackedEncoder(EmbeddingModel):
         return torch.segment_reduce(hidden, "mean", lengths=batch.lengths, unsafe=True)
 
     def most_tokens(self, device: torch.device, precision: EmbeddingPrecision) -> int:
-        """Return `BIASED_TOKENS` if attention takes a bias: with a score bias, and with windows without kernels."""
-        is_biased = self._has_score_bias or (self.model.local is not None and not _has_kernels(device, precision))
-        return BIASED_TOKENS if is_biased else UNBOUNDED
+        return BIASED_TOKENS if self._has_score_bias else UNBOUNDED
 
     @property
     def _has_score_bias(self) -> bool:
@@ -145,7 +143,7 @@ class PackedEncoder(EmbeddingModel):
         placed = Placement.of(np.zeros_like(columns), columns, lengths, (1, int(lengths.sum())))
         token_ids = placed.grid(np.concatenate([ids for ids, _ in texts]), 0)
         positions = torch.from_numpy(placed.positions).unsqueeze(0)
-        if _has_kernels(device, precision) or self.model.local is not None or self._has_score_bias:
+        if _has_kernels(device, precision) or self._has_score_bias:
             plan = packed_plan(torch.from_numpy(placed.doc_ids).unsqueeze(0), positions, device)
         else:
             first = np.flatnonzero(np.diff(lengths, prepend=-1))

@@ -25,18 +25,16 @@ from neobert.executors.selection import best_weights, drop_beaten_weights, may_b
 from neobert.executors.training import last_checkpoint
 from neobert.files import replace_file, set_aside, sha256_of, temporary_sibling
 from neobert.glue.batching import ExampleLayout, PackedLayout, PaddedLayout
-from neobert.glue.encoding import UNREAD, EncodedTask, TaggedSplit, encode_task, load_encoded, save_encoded
+from neobert.glue.encoding import EncodedTask, encode_task, load_encoded, save_encoded
 from neobert.glue.finetuning import FineTuner, FineTuningResult, SavedProgress
 from neobert.glue.task_data import data_origin, read_examples
 from neobert.glue.tasks import Task
 from neobert.identity import plain
 from neobert.kinds.glue import GlueStudy, SearchTrial, Trial
 from neobert.kinds.pretraining import PretrainingRun
-from neobert.model.build import build_classifier, build_token_classifier
+from neobert.model.build import build_classifier
 from neobert.model.heads import (
-    AnyClassifier,
     Classifier,
-    TokenClassifier,
     Weights,
     all_but_classifier,
     encoder_part,
@@ -64,7 +62,7 @@ class StudyModel:
     layout: the batch layout for the encoder.
     """
 
-    classifier: AnyClassifier
+    classifier: Classifier
     weights: Callable[[], Weights]
     tokenizer: Callable[[Source], Framing]
     layout: ExampleLayout
@@ -81,9 +79,8 @@ def load_model(layout: Layout, study: GlueStudy, stop: StopRequest | None = None
 
 def _load_own(layout: Layout, study: GlueStudy, stop: StopRequest | None) -> StudyModel:
     run = read_run_file(layout.pretraining(study.weights)).specification(PretrainingRun)
-    task, build = study.about, build_token_classifier if study.about.tags_words else build_classifier
     return StudyModel(
-        classifier=build(run.recipe.model, run.context, task.labels, study.protocol.dropout),
+        classifier=build_classifier(run.recipe.model, run.context, study.about.labels, study.protocol.dropout),
         weights=lambda: encoder_part(last_checkpoint(layout, study.weights).weights()),
         tokenizer=lambda source: text_tokenizer(layout, run, source, stop),
         layout=PackedLayout(),
@@ -95,8 +92,7 @@ def _load_external(layout: Layout, study: GlueStudy) -> StudyModel:
 
     model = read_model_file(layout, study.weights)
     encoder, tokenizer = load_external(model.require_unchanged(), model.name, model.trusts_code)
-    task, kind = study.about, TokenClassifier if study.about.tags_words else Classifier
-    classifier = kind(encoder, encoder.width, task.labels, study.protocol.dropout)
+    classifier = Classifier(encoder, encoder.width, study.about.labels, study.protocol.dropout)
     return StudyModel(
         classifier=classifier,
         weights=lambda: encoder_part(classifier.state_dict()),
@@ -161,15 +157,7 @@ def _written(
         "course_steps": tuner.schedule(trial.point).steps,
         "sha256": digests,
         "compiled": tuner.compiled,
-        **_unread(tuner.encoded),
     }
-
-
-def _unread(encoded: EncodedTask) -> dict[str, Any]:
-    """Return how many words of each split have no piece or are cut, so that they are read at [CLS]."""
-    splits = {name: split for name, split in encoded.splits.items() if isinstance(split, TaggedSplit)}
-    counts = {name: int((split.places == UNREAD).sum()) for name, split in splits.items()}
-    return {"unread_words": counts} if counts else {}
 
 
 def write_weights(path: Path, weights: Weights) -> str:
@@ -240,8 +228,7 @@ def _starting_weights(layout: Layout, study: GlueStudy, model: StudyModel) -> We
     if start.task is None or start.study is None:
         return model.weights()
     weights = load_tensors(best_weights(layout, start.task, start.study))
-    has_no_dense = study.protocol.transferred == "encoder" or study.about.tags_words
-    return encoder_part(weights) if has_no_dense else all_but_classifier(weights)
+    return encoder_part(weights) if study.protocol.transferred == "encoder" else all_but_classifier(weights)
 
 
 def _with_folder(task: Task, run_file: RunFile) -> Task:

@@ -23,7 +23,7 @@ from neobert.glue.selection import (
     Labels,
     TrialScore,
     best_point,
-    halves_of,
+    halves,
     nested_score,
     score_on,
 )
@@ -83,7 +83,7 @@ def _scores_by_half(trials: Sequence[Trial], labels: Labels) -> tuple[list[Trial
         for split, part in predictions.items():
             if len(part) != len(labels[split]):
                 raise DamagedFile(f"{trial.predictions} has {len(part)} predictions for {len(labels[split])} examples")
-        parts = {split: halves_of(labels[split]) for split in predictions}
+        parts = {split: halves(len(labels[split])) for split in predictions}
         for half, reached in enumerate(by_half):
             rows = {split: parts[split][half] for split in parts}
             if all(len(chosen) for chosen in rows.values()):

@@ -1,7 +1,6 @@
 """Export checkpoints of pre-training or contrastive runs, and check that the exports compute what the runs compute.
 
 python -m neobert.export runs/pretraining/0123456789ab --to hf --out exported
-python -m neobert.export runs/pretraining/0123456789ab --to hf --no-remote-code --out exported
 python -m neobert.export runs/pretraining/0123456789ab --to hf --out exported --step 0
 python -m neobert.export runs/contrastive/0123456789ab --to sentence-transformers --out exported
 
@@ -36,11 +35,6 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="N",
         help="checkpoint at this step, 0 is possible (default: the last one of the finished run)",
     )
-    add(
-        "--remote-code",
-        action=argparse.BooleanOptionalAction,
-        help="include the model's code, for use without this package (default: if it has no own parts)",
-    )
     add("--json", action="store_true", help="print errors as JSON too; stdout is always JSON")
     return parser
 
@@ -53,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     with redirect_stdout(sys.stderr):  # libraries print, but stdout must be one line of JSON
-        done = export(options.run, options.to, options.out, options.step, options.remote_code)
+        done = export(options.run, options.to, options.out, options.step)
     print(json.dumps(done))
     return EXIT_DONE
 

@@ -37,13 +37,10 @@ INSTRUCTED = {
 }
 
 
-def model_card(
-    checkpoint: ExportSource, target: str, parity: Mapping[str, float], prompts: Mapping[str, str], *, has_code: bool
-) -> str:
+def model_card(checkpoint: ExportSource, target: str, parity: Mapping[str, float], prompts: Mapping[str, str]) -> str:
     """Return the README.md of an export for `target`, with the hub's metadata at its head.
 
-    parity: the measured deviations. prompts: those of a contrastive run. has_code: whether the folder contains the
-    model's code.
+    parity: the measured deviations. prompts: those of a contrastive run.
     """
     run = checkpoint.run
     if isinstance(run, PretrainingRun):
@@ -67,7 +64,6 @@ def model_card(
         step=f"{checkpoint.step:,}",
         steps=f"{run.total:,}",
         use=f"{REGISTER if is_ours else ''}{use}",
-        needs_code=has_code,
         is_synthetic=is_synthetic,
         parity=", ".join(f"{what} within {deviation:.1e}" for what, deviation in parity.items()),
         licence="MIT for these files, as the harness" if is_ours else "That of the encoder that it started from",

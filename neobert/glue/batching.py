@@ -79,18 +79,17 @@ class ExampleLayout(Protocol):
         """Build one batch of the examples on `device`; `fixed_rows` gives the number of rows, of a fixed size."""
 
     def logits(self, classifier: Any, batch: Any, pooling: Pooling) -> Tensor:
-        """Return the logits of `classifier`, (predictions, labels), as if each example were alone."""
+        """Return the logits of `classifier`, (examples, labels), as if each example were alone."""
 
 
 @dataclass(frozen=True, eq=False)
 class PackedBatch(Tensors):
     """Examples in rows of `token_ids` (rows, tokens), several per row if that saves slots.
 
-    starts: (rows, most predictions of a row) column of the token at which each prediction is read, the first of an
-        example or of a word; 0 if a row has fewer.
+    starts: (rows, most examples of a row) column of each example's first token; 0 if a row has fewer.
     members: (rows, most examples of a row, tokens) float32, 1 if a token belongs to the example.
-    order: (predictions) index of each prediction among the flattened `starts`.
-    labels: (predictions) int64 class ids or float32 values.
+    order: (examples) index of each example among the flattened `starts`.
+    labels: (examples) int64 class ids or float32 values.
     """
 
     token_ids: Tensor
@@ -121,12 +120,8 @@ class PackedLayout:
         placed = Placement.of(rows, columns, lengths, shape)
         token_ids = placed.grid(np.concatenate([split[example][0] for example in examples]), 0)
         documents, positions = placed.grid(numbers[placed.doc_ids], -1), placed.grid(placed.positions, -1)
-        owners, places, indices = split.targets(examples)
-        read_rows, read_columns = rows[owners], columns[owners] + places
-        read_numbers = _number_in_rows(read_rows, read_columns)
-        most = int(read_numbers.max()) + 1
-        starts = np.zeros((shape[0], most), np.int64)
-        starts[read_rows, read_numbers] = read_columns
+        starts = np.zeros((shape[0], width), np.int64)
+        starts[rows, numbers] = columns
         belongs = documents[:, None, :] == np.arange(width)[None, :, None]
         if width == 1:
             plan = padded_plan(torch.from_numpy(documents) >= 0, device)
@@ -137,14 +132,14 @@ class PackedLayout:
             plan=plan,
             starts=torch.from_numpy(starts),
             members=torch.from_numpy(belongs.astype(np.float32)),
-            order=torch.from_numpy(read_rows * most + read_numbers),
-            labels=torch.from_numpy(split.true[indices]),
+            order=torch.from_numpy(rows * width + numbers),
+            labels=torch.from_numpy(split.labels[examples]),
         )
         return batch.to(device)
 
     def logits(self, classifier: Classifier, batch: PackedBatch, pooling: Pooling) -> Tensor:
-        """Pool each example, or read each word, and apply the head; return logits (predictions, labels)."""
-        return classifier.head(_read_tokens(classifier, batch) if pooling == "cls" else _means(classifier, batch))
+        """Pool each example and apply the head; return logits (examples, labels)."""
+        return classifier.head(_first_tokens(classifier, batch) if pooling == "cls" else _means(classifier, batch))
 
 
 def _number_in_rows(rows: Array, columns: Array) -> Array:
@@ -179,7 +174,7 @@ def fixed_row_tokens(longest: int) -> int:
     return max(LEAST_FIXED_TOKENS, 1 << (longest - 1).bit_length())
 
 
-def _read_tokens(classifier: Classifier, batch: PackedBatch) -> Tensor:
+def _first_tokens(classifier: Classifier, batch: PackedBatch) -> Tensor:
     shared = batch.starts.shape[1] > 1
     index = GatherIndex.at(batch.starts, batch.token_ids.shape[1], batch.order if shared else None)
     hidden: Tensor = classifier.model(batch.token_ids, batch.plan, index)
@@ -206,13 +201,10 @@ class PaddedTexts(Tensors):
 
 @dataclass(frozen=True, eq=False)
 class PaddedBatch(Tensors):
-    """Examples as padded texts; `labels` (predictions) are int64 class ids or float32 values, and `rows` and `columns`
-    (predictions) the tokens at which they are read."""
+    """Examples as padded texts; `labels` (examples) are int64 class ids or float32 values."""
 
     texts: PaddedTexts
     labels: Tensor
-    rows: Tensor
-    columns: Tensor
 
 
 @dataclass(frozen=True)
@@ -242,14 +234,12 @@ class PaddedLayout:
         """Build one batch of examples, padded to the longest."""
         assert fixed_rows is None
         texts = self.pad([split[example] for example in examples], device)
-        owners, places, indices = split.targets(examples)
-        read = (torch.from_numpy(values) for values in (split.true[indices], owners, places))
-        return PaddedBatch(texts, *(send(values, device) for values in read))
+        return PaddedBatch(texts, send(torch.from_numpy(split.labels[examples]), device))
 
     def logits(self, classifier: Classifier, batch: PaddedBatch, pooling: Pooling) -> Tensor:
-        """Return logits (predictions, labels); `classifier.model` maps ids, mask and types to hidden states (rows,
+        """Return logits (examples, labels); `classifier.model` maps ids, mask and types to hidden states (rows,
         tokens, width)."""
         hidden: Tensor = classifier.model(batch.texts.token_ids, batch.texts.mask, batch.texts.token_types)
         if pooling == "mean":
             return classifier.head(mean_over_tokens(hidden, batch.texts.mask - 1))
-        return classifier.head(hidden[batch.rows, batch.columns])
+        return classifier.head(hidden[:, 0])

@@ -3,14 +3,11 @@
 import hashlib
 import json
 import math
-from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from itertools import chain
 from numbers import Real
 from pathlib import Path
-from reprlib import repr as shortened
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError
@@ -18,7 +15,7 @@ from safetensors.numpy import save
 
 from neobert.data.reading import as_number
 from neobert.data.streams import random_order
-from neobert.data.tokenizers import Array, Framed, FramedTexts, Framing, Offsets
+from neobert.data.tokenizers import Array, FramedTexts, Framing
 from neobert.errors import DamagedFile, MissingData, did_you_mean
 from neobert.files import is_there, publish_once
 from neobert.glue.tasks import TRAIN, Task, declared_task
@@ -32,23 +29,10 @@ CAP_KEY = (0, 2**64 - 1)
 
 ENCODED_AT_ONCE = 8192
 
-UNREAD = 0
-"""Place at which a word without a piece is read: that of [CLS]."""
-
 
 def permutation(count: int, key: tuple[int, int]) -> Array:
     """Return a permutation of the numbers below `count` that only depends on `key`."""
     return random_order(count, np.random.Philox(key=np.array(key, np.uint64)))
-
-
-class Targets(NamedTuple):
-    """What the head predicts for some examples: for each prediction the number of its text among theirs, and the place
-    of the token at which it is read; and the indices in `EncodedSplit.labels`, one for each prediction;
-    int64 each."""
-
-    owners: Array
-    places: Array
-    indices: Array
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,47 +41,11 @@ class EncodedSplit(FramedTexts):
 
     labels: Array
 
-    @property
-    def true(self) -> Array:
-        """The class ids or values that are predicted, (predictions)."""
-        return self.labels
-
-    def targets(self, examples: Array) -> Targets:
-        """Return the predictions for some examples: one for each, at its first token."""
-        return Targets(np.arange(len(examples)), np.zeros(len(examples), np.int64), examples)
-
     def take(self, examples: Array) -> "EncodedSplit":
         """Return a split of the given examples, in this order."""
-        return EncodedSplit(*self._texts(examples), labels=self.labels[examples])
-
-    def _texts(self, examples: Array) -> tuple[Array, Array, Array]:
         slots = np.concatenate([np.arange(*self.offsets[example : example + 2]) for example in examples])
         offsets = np.concatenate([[0], np.cumsum(self.lengths[examples])])
-        return self.token_ids[slots], offsets, self.token_types[slots]
-
-
-@dataclass(frozen=True, eq=False)
-class TaggedSplit(EncodedSplit):
-    """Sentences whose words have labels: `labels` (words, 2) int64 are the class id of each word and the number of its
-    sentence, in ascending order; `places` (words) int64 the place of its first piece in the sentence."""
-
-    places: Array
-
-    @property
-    def true(self) -> Array:
-        return self.labels[:, 0]
-
-    def targets(self, examples: Array) -> Targets:
-        """Return the predictions for some sentences: one for each word, at its first piece."""
-        bounds = np.searchsorted(self.labels[:, 1], np.arange(len(self) + 1))
-        words = np.diff(bounds)[examples]
-        indices = np.concatenate([np.arange(*bounds[example : example + 2]) for example in examples])
-        return Targets(np.repeat(np.arange(len(examples)), words), self.places[indices], indices)
-
-    def take(self, examples: Array) -> "TaggedSplit":
-        owners, places, indices = self.targets(examples)
-        labels = np.stack([self.true[indices], owners], axis=1)
-        return TaggedSplit(*self._texts(examples), labels=labels, places=places)
+        return EncodedSplit(self.token_ids[slots], offsets, self.token_types[slots], labels=self.labels[examples])
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,40 +87,27 @@ def encode_task(task: Task, splits: Mapping[str, Examples], tokenizer: Framing, 
 def _encode_split(task: Task, name: str, examples: Examples, tokenizer: Framing, max_tokens: int) -> EncodedSplit:
     labels = check_examples(task, f"{task.title} {name}", examples)
     parts: list[FramedTexts] = []
-    places: list[int] = []
-    for start in range(0, len(examples[task.label_column]), ENCODED_AT_ONCE):
-        chunk = slice(start, start + ENCODED_AT_ONCE)
-        columns = [list(examples[column][chunk]) for column in task.columns]
-        if task.tags_words:
-            framed, of_words = frame_words(columns[0], tokenizer, max_tokens)
-            places += chain.from_iterable(of_words)
-        else:
-            framed = tokenizer.frame_all(columns, max_tokens=max_tokens)
-        parts.append(FramedTexts.of(framed))
-    texts = vars(FramedTexts.concatenate(parts))
-    if task.tags_words:
-        return TaggedSplit(**texts, labels=labels, places=np.asarray(places, np.int64))
-    return EncodedSplit(**texts, labels=labels)
+    for start in range(0, len(labels), ENCODED_AT_ONCE):
+        columns = [list(examples[column][start : start + ENCODED_AT_ONCE]) for column in task.columns]
+        parts.append(FramedTexts.of(tokenizer.frame_all(columns, max_tokens=max_tokens)))
+    return EncodedSplit(**vars(FramedTexts.concatenate(parts)), labels=labels)
 
 
 def check_examples(task: Task, where: str, examples: Examples) -> Array:
     """Check that a split can be learned and scored; return its `true_labels`. Raises ValueError as `check_columns` and
     `true_labels`, and if it has no labels, or the same one in all rows."""
     check_columns(task, where, examples)
-    labels, first = true_labels(task, where, examples), examples[task.label_column][0]
-    values = labels[:, 0] if task.tags_words else labels
-    if (values == values[0]).all():
-        one = first[0] if task.tags_words else first
+    labels, column = true_labels(task, where, examples), task.label_column
+    if (labels == labels[0]).all():
         raise ValueError(
-            f"{where}: {task.label_column!r} is {one!r} in every row, which can be neither learned nor scored: put "
-            "examples with other labels there"
+            f"{where}: {column!r} is {examples[column][0]!r} in every row, which can be neither learned nor scored: "
+            "put examples with other labels there"
         )
     return labels
 
 
 def check_columns(task: Task, where: str, examples: Examples) -> None:
-    """Raise ValueError if a column of a split is missing, empty or of another length, or a value is not a text or, of
-    words, not a list of them with as many labels."""
+    """Raise ValueError if a column of a split is missing, empty or of another length, or a value is not a text."""
     of_labels = task.label_column
     for column in (of_labels, *task.columns):
         if column not in examples:
@@ -186,34 +121,19 @@ def check_columns(task: Task, where: str, examples: Examples) -> None:
                 f"{where}: column {column!r} has {len(examples[column])} rows, but {of_labels!r} has {count}"
             )
         for row, value in enumerate(examples[column]):
-            if task.tags_words:
-                _check_words(f"{where}, row {row}: {column!r}", value, examples[of_labels][row], of_labels)
-            elif not isinstance(value, str):
+            if not isinstance(value, str):
                 raise ValueError(f"{where}, row {row}: {column!r} is {value!r}, not a text")
-        if not any("".join(value).strip() for value in examples[column]):
+        if not any(value.strip() for value in examples[column]):
             raise ValueError(f"{where}: {column!r} is empty in every row: name the column with the texts")
 
 
-def _check_words(where: str, words: Any, labels: Any, of_labels: str) -> None:
-    if not isinstance(words, list) or not words or not all(isinstance(word, str) for word in words):
-        raise ValueError(f"{where} is {shortened(words)}, not a list of words")
-    if not isinstance(labels, list) or len(labels) != len(words):
-        count = f"{len(labels)} labels" if isinstance(labels, list) else f"{labels!r}"
-        raise ValueError(f"{where} has {len(words)} words, and {of_labels!r} has {count}: each word needs one")
-
-
 def true_labels(task: Task, where: str, examples: Examples) -> Array:
-    """Return the labels of a split as in `EncodedSplit.labels` or, of words, `TaggedSplit.labels`. Raises ValueError if
-    one is not among the task's classes, or no finite number in regression."""
-    rows = examples[task.label_column]
+    """Return the labels of a split as in `EncodedSplit.labels`. Raises ValueError if one is not among the task's
+    classes, or no finite number in regression."""
     column = "" if task.label_column == "label" else f", {task.label_column}"
-    if not task.tags_words:
-        labels = [_label(task, f"{where}, row {row}{column}", label) for row, label in enumerate(rows)]
-        return np.asarray(labels, dtype=np.float32 if task.is_regression else np.int64)
-    tagged = [
-        (_label(task, f"{where}, row {row}{column}", each), row) for row, labels in enumerate(rows) for each in labels
-    ]
-    return np.asarray(tagged, np.int64)
+    rows = enumerate(examples[task.label_column])
+    labels = [_label(task, f"{where}, row {row}{column}", label) for row, label in rows]
+    return np.asarray(labels, dtype=np.float32 if task.is_regression else np.int64)
 
 
 def _label(task: Task, where: str, label: Any) -> Any:
@@ -265,9 +185,8 @@ def load_encoded(path: Path) -> EncodedTask:
         raise DamagedFile(f"{path} is no encoded task ({error}): remove it to encode the task again") from error
     if _digest(arrays) != sha256:
         raise DamagedFile(f"{path} does not match its checksum: remove it to encode the task again")
-    kind = TaggedSplit if task.tags_words else EncodedSplit
-    parts = [field.name for field in fields(kind)]
-    splits = {split: kind(*(arrays[f"{split}/{part}"] for part in parts)) for split in task.splits}
+    parts = [field.name for field in fields(EncodedSplit)]
+    splits = {split: EncodedSplit(*(arrays[f"{split}/{part}"] for part in parts)) for split in task.splits}
     return EncodedTask(task, splits)
 
 
@@ -277,48 +196,3 @@ def _digest(arrays: Mapping[str, Array]) -> str:
         digest.update(f"{key} {arrays[key].dtype} {arrays[key].shape} ".encode())
         digest.update(arrays[key].tobytes())
     return digest.hexdigest()
-
-
-def join_words(words: Sequence[str]) -> tuple[str, list[Offsets]]:
-    """Return the words joined by spaces, and the character range (begin, end) of each.
-
-    They are tokenised as one text, as in pre-training: whatever a tokenizer does with a space before a word, it does
-    here too.
-    """
-    spans, begin = [], 0
-    for word in words:
-        spans.append((begin, begin + len(word)))
-        begin += len(word) + 1
-    return " ".join(words), spans
-
-
-def first_pieces(text: str, spans: Sequence[Offsets], offsets: Sequence[Offsets]) -> list[int]:
-    """Return the index of the first piece of each word.
-
-    A piece belongs to the word of its first character that is no space, because pieces of many tokenizers include the
-    space before a word; one that is a space alone belongs to the word after it. A word has no piece, and is `UNREAD`,
-    if the tokenizer drops its characters, if a piece of the word before covers it, or if the text is cut before it.
-
-    Args:
-        text: words joined by spaces.
-        spans: character range of each word, in ascending order.
-        offsets: character range of each piece; empty ones belong to no word.
-    """
-    places: dict[int, int] = {}
-    begins = [begin for begin, _ in spans]
-    for place, (begin, end) in enumerate(offsets):
-        character = end - len(text[begin:end].lstrip())
-        word = bisect_right(begins, character) - 1
-        if begin < end and character < spans[word][1]:
-            places.setdefault(word, place)
-    return [places.get(word, UNREAD) for word in range(len(spans))]
-
-
-def frame_words(
-    sentences: Sequence[Sequence[str]], tokenizer: Framing, max_tokens: int
-) -> tuple[list[Framed], list[list[int]]]:
-    """Tokenise sentences, cut to `max_tokens`; return the place of each word's first piece too."""
-    joined = [join_words(words) for words in sentences]
-    framed = tokenizer.frame_with_offsets([text for text, _ in joined], max_tokens=max_tokens)
-    places = [first_pieces(*one, offsets) for one, (_, offsets) in zip(joined, framed, strict=True)]
-    return [tokens for tokens, _ in framed], places

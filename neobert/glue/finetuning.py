@@ -19,7 +19,7 @@ from neobert.glue.batching import ExampleLayout, PackedLayout, evaluation_batche
 from neobert.glue.encoding import Array, EncodedTask
 from neobert.glue.metrics import Scores, evaluate
 from neobert.model.build import initialize_classifier
-from neobert.model.heads import AnyClassifier
+from neobert.model.heads import Classifier
 from neobert.processes import Stopped, StopRequest
 from neobert.recipe import FineTuning, Point
 from neobert.training import checkpoints
@@ -49,7 +49,7 @@ class FineTuningResult:
     """The best evaluation of a run and its predictions; `steps` counts all updates of the run.
 
     `score` is None if no evaluation had a defined one. `curve` has the step and value of each `EvaluatedStep`.
-    `predictions` contains, by validation split, float32 logits (examples or words, classes) or values (examples);
+    `predictions` contains, by validation split, float32 logits (examples, classes) or values (examples);
     `weights` is the classifier's state dict, on its device.
     """
 
@@ -172,7 +172,7 @@ class FineTuner:
 
     def __init__(
         self,
-        classifier: AnyClassifier,
+        classifier: Classifier,
         start: Mapping[str, Tensor],
         encoded: EncodedTask,
         protocol: FineTuning,
@@ -198,7 +198,7 @@ class FineTuner:
         self._labels = encoded.labels
         self._validation = {
             name: [
-                (split.targets(examples).indices, self.layout.collate(split, examples, device))
+                (examples, self.layout.collate(split, examples, device))
                 for examples in evaluation_batches(split, device)
             ]
             for name, split in encoded.validation.items()
@@ -305,7 +305,7 @@ class FineTuner:
 
     def _compiles(self, updates: int) -> bool:
         """Let the encoder be compiled for batches of fixed sizes if the next `updates` are worth it; return whether."""
-        if not self.layout.has_fixed_sizes or self.encoded.task.tags_words:
+        if not self.layout.has_fixed_sizes:
             return False
         if not wants_compiling(self.compile, self.device, self._eager_updates + updates):
             return False
@@ -371,7 +371,7 @@ class FineTuner:
             values = np.empty((len(self._labels[name]), self.encoded.task.labels), np.float32)
             with torch.compiler.set_stance("force_eager") if self.compiled else nullcontext():
                 logits = torch.cat([self._logits(batch) for _, batch in batches])
-            values[np.concatenate([indices for indices, _ in batches])] = logits.cpu().numpy()
+            values[np.concatenate([examples for examples, _ in batches])] = logits.cpu().numpy()
             predictions[name] = values.squeeze(1) if self.encoded.task.is_regression else values
         return predictions
 

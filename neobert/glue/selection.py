@@ -68,16 +68,6 @@ class TrialScore:
     score: float | None
 
 
-def halves_of(labels: Array) -> tuple[Array, Array]:
-    """Return the indices of two halves of the labels of a split: those of its examples, or of the words of its
-    sentences."""
-    if labels.ndim == 1:
-        return halves(len(labels))
-    sentences = labels[:, 1]
-    first, second = halves(int(sentences[-1]) + 1)
-    return np.flatnonzero(np.isin(sentences, first)), np.flatnonzero(np.isin(sentences, second))
-
-
 def halves(examples: int) -> tuple[Array, Array]:
     """Return two disjoint halves of the example indices; they only depend on the number of examples."""
     order = permutation(examples, (HALVES_SEED, examples))

@@ -13,17 +13,10 @@ from pydantic import Field, PositiveInt, model_validator
 from neobert.errors import did_you_mean, name_first
 from neobert.recipe import FineTuning, Value
 
-TaskKind = Literal["classification", "regression", "token_classification"]
+TaskKind = Literal["classification", "regression"]
+Metric = Literal["accuracy", "f1", "f1_macro", "matthews", "pearson", "spearman"]
 
 TRAIN = "train"
-
-_TEXT_COLUMNS = (1, 2, "one column of text, or two for pairs")
-_COLUMNS: Mapping[TaskKind, tuple[int, int, str]] = {
-    "classification": _TEXT_COLUMNS,
-    "regression": _TEXT_COLUMNS,
-    "token_classification": (1, 1, "one column of words"),
-}
-"""Fewest and most columns of each kind of task, and what they are."""
 
 SELECTION_RULES = {  # App. C: the best; ties are not mentioned
     "mean": "highest validation score; of equal scores the first point of the grid",
@@ -31,11 +24,9 @@ SELECTION_RULES = {  # App. C: the best; ties are not mentioned
 }
 """Description of the selection rule for records, by the protocol's decisive metric."""
 
-SPAN_F1 = "span_f1"
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]*")
 _REFUSED_NAMES = ("all", "readouts")
 """Words with another meaning where tasks are named."""
-_SPAN_TAG = re.compile(r"O|[BIES]-.+")
 _CORRELATIONS = frozenset({"pearson", "spearman"})
 _TITLES = {"sst2": "SST-2", "cola": "CoLA", "stsb": "STS-B"}
 
@@ -43,9 +34,8 @@ _TITLES = {"sst2": "SST-2", "cola": "CoLA", "stsb": "STS-B"}
 class Task(Value):
     """A task. Its score is the mean of all `metrics` on all `validation_splits`.
 
-    `columns` are the texts of an example: one or, for pairs, two. An example of token classification is a sentence: its
-    column has a list of words, and `label_column` a label for each. `classes` are the names of the classes, or their
-    number if the labels are 0, 1, …; None for regression. `metrics` are names of `neobert.glue.metrics`.
+    `columns` are the texts of an example: one or, for pairs, two. `classes` are the names of the classes, or their
+    number if the labels are 0, 1, …; None for regression.
 
     `folder` has a file for each split, and `starts_from` is the task whose best weights fine-tuning starts from. They
     are no part of ids, which have a hash of the files, and the study that a study starts from.
@@ -54,7 +44,7 @@ class Task(Value):
     name: str
     kind: TaskKind
     columns: tuple[str, ...]
-    metrics: tuple[str, ...]
+    metrics: tuple[Metric, ...]
     classes: tuple[str, ...] | PositiveInt | None = None
     validation_splits: tuple[str, ...] = ("validation",)
     label_column: str = "label"
@@ -75,11 +65,6 @@ class Task(Value):
     def is_regression(self) -> bool:
         """Whether the label is a number rather than a class."""
         return self.kind == "regression"
-
-    @property
-    def tags_words(self) -> bool:
-        """Whether every word of an example has a label."""
-        return self.kind == "token_classification"
 
     @property
     def is_own(self) -> bool:
@@ -114,9 +99,8 @@ class Task(Value):
     def _columns_and_splits_are_possible(self) -> Self:
         if _NAME.fullmatch(self.name) is None or self.name in _REFUSED_NAMES:
             raise ValueError(f"{self.name!r} cannot be the name of a task: take small letters, digits, - and _")
-        least, most, what = _COLUMNS[self.kind]
-        if not least <= len(self.columns) <= most:
-            raise ValueError(f"task {self.name} has {len(self.columns)} columns, and {self.kind} reads {what}")
+        if len(self.columns) not in (1, 2):
+            raise ValueError(f"task {self.name} has {len(self.columns)} columns: name one of text, or two for pairs")
         if not self.validation_splits or TRAIN in self.validation_splits:
             raise ValueError(f"task {self.name} is scored on validation_splits: name one or more, and not {TRAIN!r}")
         scored = [self.metric_on(metric, split) for metric in self.metrics for split in self.validation_splits]
@@ -134,25 +118,16 @@ class Task(Value):
         if not self.metrics:
             raise ValueError(f"task {self.name} has no metric: name one, such as 'accuracy'")
         if "f1" in self.metrics and self.labels != 2:
-            raise ValueError(f"task {self.name}: f1 is that of class 1 of two: take f1_macro or f1_micro")
-        if not self.is_regression and (misplaced := _CORRELATIONS & set(self.metrics)):
-            raise ValueError(f"task {self.name}: {min(misplaced)} is a metric of regression")
-        return self
-
-    @model_validator(mode="after")
-    def _spans_have_tags(self) -> Self:
-        names = self.classes if isinstance(self.classes, tuple) else ()
-        wrong = [name for name in names if _SPAN_TAG.fullmatch(name) is None]
-        if SPAN_F1 in self.metrics and (wrong or not names or not self.tags_words):
-            said = f"the class {wrong[0]!r} is no such tag" if wrong else "it has none"
-            raise ValueError(f"task {self.name}: {SPAN_F1} is of tags like O, B-PER and I-PER of words, and {said}")
+            raise ValueError(f"task {self.name}: f1 is that of class 1 of two: take f1_macro")
+        if misplaced := [metric for metric in self.metrics if (metric in _CORRELATIONS) != self.is_regression]:
+            raise ValueError(f"task {self.name}: {misplaced[0]} is no metric of {self.kind}")
         return self
 
 
 def _glue(
     name: str,
     columns: tuple[str, ...],
-    metrics: tuple[str, ...] = ("accuracy",),
+    metrics: tuple[Metric, ...] = ("accuracy",),
     classes: int | None = 2,
     **splits: Any,
 ) -> Task:

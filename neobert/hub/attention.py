@@ -9,11 +9,9 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedConfig
 from transformers.masking_utils import (
-    and_masks,
     create_bidirectional_mask,
     find_packed_sequence_indices,
     packed_sequence_mask_function,
-    sliding_window_bidirectional_overlay,
 )
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
@@ -123,13 +121,10 @@ class AttentionRequest:
         options: Mapping[str, Any],
         *,
         wants_weights: bool,
-        has_local_blocks: bool,
     ) -> "AttentionRequest":
         """Make a request that the configuration's implementation supports. Raises ValueError if it does not support the
         request."""
         if mask is not None and mask.ndim == 4:
-            if has_local_blocks:
-                raise ValueError("local blocks make their own masks: give an attention_mask of (rows, tokens)")
             mask = mask if mask.is_floating_point() else mask.bool()
         implementation, (rows, tokens) = config._attn_implementation, embeddings.shape[:2]
         if wants_weights and implementation != "eager":
@@ -150,33 +145,20 @@ class AttentionRequest:
 
     @property
     def is_flash(self) -> bool:
-        """Whether the implementation is a flash kernel, which separates documents and applies windows by itself."""
+        """Whether the implementation is a flash kernel, which separates documents by itself."""
         return "flash" in str(self.config._attn_implementation)
 
-    def attention(self, module: nn.Module, window: int = 0, weights: list[Any] | None = None) -> InterfaceAttention:
-        """Return transformers' attention function with its mask and options; the layers' weights go to `weights`.
-
-        window: tokens that a token sees on each side; 0 means its whole document.
-        """
+    def attention(self, module: nn.Module, weights: list[Any] | None = None) -> InterfaceAttention:
+        """Return transformers' attention function with its mask and options; the layers' weights go to `weights`."""
         function = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention)
-        mask, options = self._for_flash(window) if self.is_flash else (self._visible(window), self.options)
+        mask, options = None, self.options
+        if self.is_flash and self.documents is not None:
+            options = {**options, "position_ids": self.position_ids}
+        else:
+            mask = create_bidirectional_mask(
+                config=self.config,
+                inputs_embeds=self.embeddings,
+                attention_mask=self.mask,
+                and_mask_function=None if self.documents is None else packed_sequence_mask_function(self.documents),
+            )
         return InterfaceAttention(function, module, mask, options, weights)
-
-    def _for_flash(self, window: int) -> tuple[Any, Mapping[str, Any]]:
-        options = dict(self.options)
-        if window:
-            options["sliding_window"] = window + 1  # transformers counts the token itself
-        if self.documents is not None:
-            return None, {**options, "position_ids": self.position_ids}
-        return self._visible(), options
-
-    def _visible(self, window: int = 0) -> Any:
-        functions = [] if self.documents is None else [packed_sequence_mask_function(self.documents)]
-        if window:
-            functions.append(sliding_window_bidirectional_overlay(window))
-        return create_bidirectional_mask(
-            config=self.config,
-            inputs_embeds=self.embeddings,
-            attention_mask=self.mask,
-            and_mask_function=and_masks(*functions) if functions else None,
-        )

@@ -24,9 +24,6 @@ RECIPE_NAMES = {
     "norm": "norm",
     "norm_eps": "norm_epsilon",
     "dropout": "dropout",
-    "attention_window": "attention_window",
-    "global_every": "global_every",
-    "local_rotary_base": "local_rotary_base",
     "block": "block",
     "tie_word_embeddings": "tied_embeddings",
     "part_settings": "settings",
@@ -71,9 +68,6 @@ class NeoBERTConfig(PreTrainedConfig):
         norm (`str`): `"rms_norm"` or `"layer_norm"`.
         norm_eps (`float`): Epsilon that a norm adds to the variance.
         dropout (`float`): Dropout after attention and feed-forward.
-        attention_window (`int`): Tokens that a token sees in local blocks, half of them on each side; 0: none is local.
-        global_every (`int`): The first of every `global_every` blocks is global, the others are local.
-        local_rotary_base (`float`): Base of the rotary angles of local blocks (default: `rotary_base`).
         block (`str`): `"pre_norm"` or `"post_norm"`.
         part_settings (`dict`): Hyper-parameters of own parts, by `"positions"`, `"feedforward"`, `"norm"` or `"block"`.
         init_distribution (`str`): `"uniform"` or `"normal"`.
@@ -112,9 +106,6 @@ class NeoBERTConfig(PreTrainedConfig):
     norm: str = "rms_norm"
     norm_eps: float = 1e-5
     dropout: float = 0.0
-    attention_window: int = 0
-    global_every: int = 1
-    local_rotary_base: float | None = None
     block: str = "pre_norm"
     part_settings: dict[str, Any] | None = None
     init_distribution: Literal["uniform", "normal"] = "uniform"
@@ -135,11 +126,6 @@ class NeoBERTConfig(PreTrainedConfig):
                 f"config.json names the weights {known['transformers_weights']!r} (transformers_weights): only "
                 "model.safetensors is read"
             )
-        # auto_map is kept if it names this file, as in a folder with the model's code.
-        own = f"{__name__.rpartition('.')[2]}.{type(self).__name__}"
-        named = (kwargs.get("auto_map") or {}).get("AutoConfig", "")
-        if named.rpartition("--")[2] == own:
-            known["auto_map"] = kwargs["auto_map"]
         super().__post_init__(**known)
         self.to_recipe()
 
@@ -157,6 +143,7 @@ class NeoBERTConfig(PreTrainedConfig):
         start = {field: getattr(self, key) for key, field in INITIALIZATION_NAMES.items()}
         values = {field: getattr(self, key) for key, field in RECIPE_NAMES.items()}
         values["settings"] = self.part_settings or {}
+        values |= {name: getattr(self, name) for name in recipe.Model.retired.keys() & vars(self).keys()}
         try:
             return recipe.Model.read({**values, "initialization": start})
         except ValidationError as error:

@@ -1,7 +1,7 @@
 """Load any encoder that transformers' AutoModel loads; a checkpoint's own code runs only if the user trusts it."""
 
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import repeat
@@ -15,7 +15,7 @@ from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedModel
 from transformers.dynamic_module_utils import get_class_from_dynamic_module
 from transformers.utils import logging
 
-from neobert.data.tokenizers import Framed, Offsets
+from neobert.data.tokenizers import Framed
 from neobert.external import (
     CONFIGURATION,
     model_files,
@@ -23,54 +23,6 @@ from neobert.external import (
 )
 from neobert.files import json_bytes
 from neobert.hub.modeling import list_tensors
-
-KEY_MAPPINGS: Mapping[str, dict[str, str]] = {"nomic_bert": {r"^bert\.": ""}}
-"""Replacements in tensor names by model_type. NomicBERT was saved as a part of its language model."""
-
-_NOMIC_ALWAYS: Mapping[str, Any] = {
-    "activation_function": "swiglu",
-    "prenorm": False,
-    "parallel_block": False,
-    "causal": False,
-    "qkv_proj_bias": False,
-    "mlp_fc1_bias": False,
-    "mlp_fc2_bias": False,
-    "use_rms_norm": False,
-    "rotary_emb_fraction": 1.0,
-    "rotary_emb_interleaved": False,
-    "rotary_emb_scale_base": None,
-}
-"""The only values that transformers' class supports."""
-
-
-def native_configuration(content: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Convert a config.json to the keys that transformers' class of its model_type reads; `name` is for errors. Raises
-    ValueError if it needs an option that the class does not support."""
-    if content.get("model_type") != "nomic_bert" or "n_embd" not in content:
-        return dict(content)
-    # NomicBERT was published with GPT-2's key names (nomic-ai/contrastors, configuration_hf_nomic_bert.py).
-    for key, only in _NOMIC_ALWAYS.items():
-        if key in content and content[key] != only:
-            raise ValueError(f"{name} sets {key} to {content[key]!r}: transformers' nomic_bert knows {only!r} alone")
-    positions = content["n_positions"]
-    if content.get("rotary_scaling_factor"):  # dynamic scaling starts after the trained positions
-        positions = min(positions, content.get("max_trained_positions", positions))
-    return {
-        "model_type": "nomic_bert",
-        "vocab_size": content["vocab_size"],
-        "hidden_size": content["n_embd"],
-        "num_hidden_layers": content["n_layer"],
-        "num_attention_heads": content["n_head"],
-        "intermediate_size": content.get("n_inner") or 4 * content["n_embd"],
-        "hidden_act": "silu",
-        "hidden_dropout_prob": content.get("resid_pdrop", 0.0),
-        "attention_probs_dropout_prob": content.get("attn_pdrop", 0.0),
-        "max_position_embeddings": positions,
-        "type_vocab_size": content.get("type_vocab_size", 2),
-        "layer_norm_eps": content.get("layer_norm_epsilon", 1e-12),
-        "rope_parameters": {"rope_type": "default", "rope_theta": content.get("rotary_emb_base", 10_000)},
-    }
-
 
 UNBOUNDED_TOKENS = 1_000_000
 """Limit from which a tokenizer counts as unbounded."""
@@ -153,32 +105,16 @@ class ExternalTokenizer:
                 framed[number] = text._replace(is_cut=True)
         return framed
 
-    def frame_with_offsets(self, texts: Sequence[str], *, max_tokens: int) -> list[tuple[Framed, list[Offsets]]]:
-        """Like `frame_all` of one column, also returning the character range of each token. Raises ValueError if the
-        tokenizer is one of Python alone, which gives no ranges."""
-        if not self.tokenizer.is_fast:
-            raise ValueError(
-                f"{type(self.tokenizer).__name__} does not say which characters a token has, which words need: add "
-                "the tokenizer.json of a fast tokenizer to the folder"
-            )
-        encoded = self._encode([texts], max_tokens, return_offsets_mapping=True)
-        ranges = [list(map(tuple, offsets)) for offsets in encoded["offset_mapping"]]
-        return list(zip(self.frame_all([texts], max_tokens=max_tokens), ranges, strict=True))
-
     def _frame_all(self, columns: Sequence[Sequence[str]], max_tokens: int) -> list[Framed]:
-        encoded = self._encode(columns, max_tokens)
-        types = encoded.get("token_type_ids") or repeat(None)
-        return [Framed(list(ids), kind) for ids, kind in zip(encoded["input_ids"], types, strict=False)]
-
-    def _encode(self, columns: Sequence[Sequence[str]], max_tokens: int, **wanted: bool) -> Any:
-        return self.tokenizer(
+        encoded = self.tokenizer(
             *(list(column) for column in columns),
             truncation="longest_first",
             max_length=max_tokens,
             split_special_tokens=True,
             return_attention_mask=False,
-            **wanted,
         )
+        types = encoded.get("token_type_ids") or repeat(None)
+        return [Framed(list(ids), kind) for ids, kind in zip(encoded["input_ids"], types, strict=False)]
 
 
 def load_external(folder: Path, name: str, trusts_code: bool = False) -> tuple[ExternalEncoder, ExternalTokenizer]:
@@ -209,15 +145,12 @@ def load_external(folder: Path, name: str, trusts_code: bool = False) -> tuple[E
             config=configuration,
             use_safetensors=True,
             dtype=torch.float32,
-            key_mapping=KEY_MAPPINGS.get(configuration.model_type),
             output_loading_info=True,
             **options,
         )
         tokenizer = AutoTokenizer.from_pretrained(view, config=configuration, **options)
     if configuration.is_encoder_decoder:
         raise ValueError(f"{name} is an encoder-decoder ({configuration.model_type}): --model takes an encoder")
-    if configuration.model_type in KEY_MAPPINGS:  # or saving undoes the mapping, and AutoModel finds tensors missing
-        vars(encoder).pop("_weight_conversions", None)
     if own:
         encoder = _built_on_the_cpu(encoder)
     encoder.config.name_or_path = tokenizer.name_or_path = str(folder)
@@ -232,7 +165,7 @@ def _configuration(folder: Path, files: Sequence[str], name: str, trusts_code: b
     content = read_settings(folder / CONFIGURATION)
     named = content.get("auto_map")
     if not trusts_code or not isinstance(named, dict):
-        return native_configuration(content, name)
+        return content
     local = {}
     for auto in {"AutoConfig", "AutoModel"} & named.keys():
         repository, _, local[auto] = str(named[auto]).rpartition("--")

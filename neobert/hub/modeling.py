@@ -22,7 +22,6 @@ from neobert.hub.attention import AttentionRequest, document_positions, refuse_m
 from neobert.hub.configuration import NeoBERTConfig
 from neobert.model.attention import AttentionPlan
 from neobert.model.build import build_encoder
-from neobert.model.encoder import block_views
 from neobert.model.heads import mean_over_tokens
 from neobert.model.positions import LearnedPositions
 
@@ -164,7 +163,6 @@ class NeoBERTModel(NeoBERTPreTrainedModel):
         self.positional_embedding = encoder.positional_embedding
         self.transformer_encoder = encoder.transformer_encoder
         self.layer_norm = encoder.layer_norm
-        self.local = encoder.local
         self._no_split_modules = {type(block).__name__ for block in self.transformer_encoder}
         self.gradient_checkpointing = False
         self.post_init()
@@ -213,14 +211,9 @@ class NeoBERTModel(NeoBERTPreTrainedModel):
             position_ids,
             kwargs,
             wants_weights=bool(wants_weights),
-            has_local_blocks=self.local is not None,
         )
         weights: list[Any] | None = [] if wants_weights else None
-        plan = AttentionPlan(positions, attention=request.attention(self, 0, weights))
-        local_plan = None
-        if self.local is not None:
-            local_plan = AttentionPlan(positions, attention=request.attention(self, self.local.window, weights))
-        states = self._states(embeddings, plan, local_plan)
+        states = self._states(embeddings, AttentionPlan(positions, attention=request.attention(self, weights)))
         wants_states = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
         return BaseModelOutput(
             last_hidden_state=states[-1],
@@ -228,16 +221,16 @@ class NeoBERTModel(NeoBERTPreTrainedModel):
             attentions=None if weights is None else tuple(weights[: len(self.transformer_encoder)]),
         )
 
-    def _states(self, embeddings: Tensor, plan: AttentionPlan, local_plan: AttentionPlan | None) -> list[Tensor]:
-        """Return the input of each block and the output of the final norm; `local_plan` is that of local blocks."""
-        blocks, positions = self.transformer_encoder, self.positional_embedding
+    def _states(self, embeddings: Tensor, plan: AttentionPlan) -> list[Tensor]:
+        """Return the input of each block and the output of the final norm."""
+        positions = self.positional_embedding
         plan = plan.with_bias(positions.score_bias(plan.positions))
         states = [positions.add(embeddings, plan.positions, plan.most_tokens)]
         is_recomputed = self.gradient_checkpointing and self.training
-        views = block_views(len(blocks), positions, plan, "real", self.local, local_plan)
-        for block, view in zip(blocks, views, strict=True):
+        rotation = positions.rotation(plan.positions, "real")
+        for block in self.transformer_encoder:
             call = partial(self._gradient_checkpointing_func, block.__call__) if is_recomputed else block
-            states.append(call(states[-1], *view))
+            states.append(call(states[-1], plan, rotation))
         states[-1] = self.layer_norm(states[-1])
         return states
 

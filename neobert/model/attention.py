@@ -135,7 +135,6 @@ class AttentionPlan(Tensors):
     max_seqlen: upper bound on the tokens of a document; 0 means a whole row.
     attention: the caller's own attention function, which masks by itself and replaces all of the above but the
         positions.
-    window: tokens of its document that a token sees on each side; 0 means the whole document.
     Without bias, doc_ids and attention every token sees its whole row.
     """
 
@@ -145,7 +144,6 @@ class AttentionPlan(Tensors):
     max_seqlen: int = 0
     doc_ids: Tensor | None = None
     attention: Attention | None = None
-    window: int = 0
 
     @property
     def most_tokens(self) -> int:
@@ -172,14 +170,6 @@ class AttentionPlan(Tensors):
         if score_bias is not None:
             bias = score_bias if bias is None else score_bias + bias
         return replace(self, bias=bias, doc_ids=None, cu_seqlens=None)
-
-    def with_window(self, window: int) -> Self:
-        """Return the plan with tokens that see `window` tokens on each side. Call it on the plan of `with_bias`."""
-        assert self.attention is None, "a caller's own attention function masks by itself"
-        if self.doc_ids is not None:  # the kernel, or else `_bias`, applies the window
-            return replace(self, window=window)
-        outside = _bias_where(_is_within(window, self.positions, self.positions))
-        return replace(self, bias=outside if self.bias is None else self.bias + outside, window=window)
 
 
 def packed_plan(doc_ids: Tensor, positions: Tensor, device: torch.device | None = None) -> AttentionPlan:
@@ -290,21 +280,16 @@ def _variable_length_attention(
     flat = query.flatten(0, 1), key.flatten(0, 1), value.flatten(0, 1)
     cu_seqlens_k, max_seqlen = plan.cu_seqlens, plan.max_seqlen
     assert cu_seqlens_k is not None
-    # The kernel aligns the window with the end of the keys; here there are as many queries as keys.
-    window = (plan.window or -1, plan.window or -1)
     if is_flash_attn_available() and current_flash_attention_impl() is None:
         attended = flash_attn_varlen_func(
             *(*flat, cu_seqlens_q, cu_seqlens_k, max_seqlen, max_seqlen),
             softmax_scale=scale,
-            window_size=window,
             deterministic=torch.are_deterministic_algorithms_enabled(),
         )
     else:
         from torch.nn.attention.varlen import varlen_attn
 
-        attended = varlen_attn(
-            *flat, cu_seqlens_q, cu_seqlens_k, max_seqlen, max_seqlen, scale=scale, window_size=window
-        )
+        attended = varlen_attn(*flat, cu_seqlens_q, cu_seqlens_k, max_seqlen, max_seqlen, scale=scale)
     return attended.view(query.shape)
 
 
@@ -333,28 +318,16 @@ def explicit_attention(query: Tensor, key: Tensor, value: Tensor, bias: Tensor |
 def _bias(plan: AttentionPlan, gather: GatherIndex | None) -> Tensor | None:
     """Return the bias for all queries or those of `gather`: (rows, 1 or heads, queries or 1, tokens)."""
     if plan.doc_ids is not None:
-        visible = _is_same_document(_at_queries(plan.doc_ids, gather), plan.doc_ids)
-        if plan.window:
-            visible = visible & _is_within(plan.window, _at_queries(plan.positions, gather), plan.positions)
-        return _bias_where(visible)
+        of_queries = plan.doc_ids if gather is None else gather_tokens(plan.doc_ids, gather.queries)
+        return _bias_where(_is_same_document(of_queries, plan.doc_ids))
     bias = plan.bias
     if bias is not None and gather is not None and bias.shape[2] > 1:
         return gather_tokens(bias.transpose(1, 2), gather.queries).transpose(1, 2)
     return bias
 
 
-def _at_queries(values: Tensor, gather: GatherIndex | None) -> Tensor:
-    """Return the values at the queries: all `values` (rows, tokens), or those of `gather`, (rows, most)."""
-    return values if gather is None else gather_tokens(values, gather.queries)
-
-
 def _is_same_document(of_queries: Tensor, of_keys: Tensor) -> Tensor:
     return of_queries[:, None, :, None] == of_keys[:, None, None, :]
-
-
-def _is_within(window: int, of_queries: Tensor, of_keys: Tensor) -> Tensor:
-    """Return whether positions are at most `window` apart: (rows, 1, queries, tokens)."""
-    return (of_queries[:, None, :, None] - of_keys[:, None, None, :]).abs() <= window
 
 
 def _bias_where(visible: Tensor) -> Tensor:

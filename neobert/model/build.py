@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from neobert import recipe
-from neobert.model.encoder import BLOCKS, Block, BlockParts, Encoder, LocalBlocks
-from neobert.model.heads import AnyClassifier, Classifier, MaskedLanguageModel, TokenClassifier
+from neobert.model.encoder import BLOCKS, Block, BlockParts, Encoder
+from neobert.model.heads import Classifier, MaskedLanguageModel
 from neobert.model.layers import FEEDFORWARDS, NORMS, SelfInitialized
-from neobert.model.positions import POSITIONS, LocalRotaryPositions, Positions
+from neobert.model.positions import POSITIONS, Positions
 
 POSITION_MODULE = "positional_embedding"
 """Name of the encoder's module of positions."""
@@ -56,16 +56,8 @@ def build_encoder(model: recipe.Model, context: int, precision: recipe.Pretraini
         positions=positions,
         blocks=blocks,
         norm=nn.Identity() if blocks[0].output_is_normalized else _build_norm(model, model.width),
-        local=_local_blocks(model, context),
         residual_dtype=torch.bfloat16 if precision == "bf16_residual" else None,
     )
-
-
-def _local_blocks(model: recipe.Model, context: int) -> LocalBlocks | None:
-    if not model.attention_window:
-        return None
-    positions = None if model.local_rotary_base is None else LocalRotaryPositions(model, context)
-    return LocalBlocks(model.attention_window // 2, model.global_every, positions)
 
 
 def build_masked_language_model(
@@ -81,11 +73,6 @@ def build_masked_language_model(
 def build_classifier(model: recipe.Model, context: int, labels: int, dropout: float) -> Classifier:
     """Build the encoder with a classifier of `labels` classes, or 1 for regression."""
     return Classifier(build_encoder(model, context), model.width, labels, dropout)
-
-
-def build_token_classifier(model: recipe.Model, context: int, labels: int, dropout: float) -> TokenClassifier:
-    """Build the encoder with a classifier of tokens."""
-    return TokenClassifier(build_encoder(model, context), model.width, labels, dropout)
 
 
 def initialize(module: nn.Module, initialization: recipe.Initialization, seed: int) -> None:
@@ -108,7 +95,7 @@ def initialize(module: nn.Module, initialization: recipe.Initialization, seed: i
                 part.initialize()
 
 
-def initialize_classifier(classifier: AnyClassifier, scale: float, seed: int) -> None:
+def initialize_classifier(classifier: Classifier, scale: float, seed: int) -> None:
     """Set the head of `classifier` in place: matrices from N(0, scale²), biases 0. The encoder is not changed."""
     for name, _, parameter in _parameters(classifier):
         if not name.startswith("model."):

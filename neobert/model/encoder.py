@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from neobert.model.attention import AttentionPlan, GatherIndex, attend, gather_tokens
-from neobert.model.positions import Positions, Rotation, RotationForm, rotation_form
+from neobert.model.positions import Positions, Rotation, rotation_form
 from neobert.own_code import Parts
 
 Normalize = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
@@ -133,43 +133,6 @@ def gathered(hidden: Tensor, gather: GatherIndex | None) -> Tensor:
 BLOCKS = Parts[Block]("block", "its parts, as BlockParts", {"pre_norm": Block, "post_norm": PostNormBlock})
 
 
-@dataclass(frozen=True)
-class LocalBlocks:
-    """Blocks with local attention: all but the first of every `global_every` (Beltagy et al. 2020; ModernBERT, Warner
-    et al. 2024).
-
-    window: tokens seen on each side. positions: positions of the local blocks, without parameters; None if they are
-        those of all blocks.
-    """
-
-    window: int
-    global_every: int
-    positions: Positions | None
-
-
-View = tuple[AttentionPlan, Rotation]
-"""Attention plan and rotation of a block for one batch."""
-
-
-def block_views(
-    blocks: int,
-    positions: Positions,
-    plan: AttentionPlan,
-    form: RotationForm,
-    local: LocalBlocks | None = None,
-    local_plan: AttentionPlan | None = None,
-) -> list[View]:
-    """Return the view of each of `blocks`: `plan` for global blocks, `local_plan` for `local` ones (by default the plan
-    with their window). `form` is that of the rotations."""
-    rotation = positions.rotation(plan.positions, form)
-    if local is None:
-        return [(plan, rotation)] * blocks
-    local_rotation = rotation if local.positions is None else local.positions.rotation(plan.positions, form)
-    local_plan = local_plan or plan.with_window(local.window)
-    views = [(plan, rotation), (local_plan, local_rotation)]
-    return [views[number % local.global_every > 0] for number in range(blocks)]
-
-
 class Encoder(nn.Module):
     """Token ids to hidden states, without norm, dropout or token types after the embedding (released code).
 
@@ -182,11 +145,9 @@ class Encoder(nn.Module):
         positions: Positions,
         blocks: Sequence[Block],
         norm: nn.Module,
-        local: LocalBlocks | None = None,
         residual_dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        self.local = local
         self.residual_dtype = residual_dtype
         self.encoder = embedding
         self.positional_embedding = positions
@@ -208,14 +169,11 @@ class Encoder(nn.Module):
         hidden = self.positional_embedding.add(self.encoder(token_ids), plan.positions, plan.most_tokens)
         hidden = hidden.to(dtype=self.residual_dtype)
         *blocks, last = self.transformer_encoder
-        form = rotation_form(last)
-        *views, last_view = block_views(len(blocks) + 1, self.positional_embedding, plan, form, self.local)
-        for block, view in zip(blocks, views, strict=True):
-            hidden = block(hidden, *view)
-        plan, _ = last_view
-        is_varlen = plan.cu_seqlens is not None and not plan.window
-        if gather is not None and is_varlen != (gather.cu_seqlens is not None):
+        rotation = self.positional_embedding.rotation(plan.positions, rotation_form(last))
+        for block in blocks:
+            hidden = block(hidden, plan, rotation)
+        if gather is not None and (plan.cu_seqlens is None) != (gather.cu_seqlens is None):
             # Flattened queries need variable-length kernels, which a score bias rules out, and those need flattened
-            # queries; and a window counts tokens of the document, not among the gathered queries.
-            return self.layer_norm(gather_tokens(last(hidden, *last_view), gather.indices))
-        return self.layer_norm(last(hidden, *last_view, gather))
+            # queries.
+            return self.layer_norm(gather_tokens(last(hidden, plan, rotation), gather.indices))
+        return self.layer_norm(last(hidden, plan, rotation, gather))

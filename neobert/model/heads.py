@@ -1,4 +1,4 @@
-"""Heads on an encoder: masked language modelling, classification or regression of texts, classification of words."""
+"""Heads on an encoder: masked language modelling, classification or regression of texts."""
 
 import torch
 from torch import Tensor, nn
@@ -99,24 +99,6 @@ class Classifier(nn.Module):
     def head(self, pooled: Tensor) -> Tensor:
         """Return logits (texts, labels) of `pooled` (texts, width)."""
         return self.classifier(self.dropout(torch.tanh(self.dense(self.dropout(pooled)))))
-
-
-class TokenClassifier(nn.Module):
-    """Any encoder followed by dropout and a linear classifier of single tokens, as in BERT (arXiv 1810.04805, §5.3)."""
-
-    def __init__(self, model: nn.Module, width: int, labels: int, dropout: float) -> None:
-        super().__init__()
-        self.model = model
-        self.dropout = nn.Dropout(dropout)
-        self.classifier = nn.Linear(width, labels)
-
-    def head(self, states: Tensor) -> Tensor:
-        """Return logits (tokens, labels) of `states` (tokens, width)."""
-        logits: Tensor = self.classifier(self.dropout(states))
-        return logits
-
-
-AnyClassifier = Classifier | TokenClassifier
 
 
 def encoder_part(weights: Weights) -> Weights:

@@ -143,35 +143,18 @@ class RotaryPositions(Positions):
         self.base = model.rotary_base
         self.context = context
 
-    def table(self, tokens: int, device: torch.device) -> Tensor:
-        """Return cosine and sine of every position, (2, tokens, head size / 2), as a constant of the traced graph."""
-        return _rotary_table(self.head_size, self.base, tokens, device)
-
     def rotation(self, positions: Tensor, form: RotationForm) -> Rotation:
         if form == "halves":
             # Positions are smaller than the row; padding (−1) may get any rotation, as it is masked.
             row = positions.shape[1]  # a symbol where sizes are dynamic, but the table is a constant
             tokens = self.context if row <= self.context else row
-            table = self.table(tokens, positions.device)
+            table = _rotary_table(self.head_size, self.base, tokens, positions.device)
             return HalvesRotation(*table[:, positions.clamp(min=0)].unbind())
         angles = _angles(positions, self.head_size, self.base)
         if form == "real":
             sine = torch.stack((-angles.sin(), angles.sin()), dim=-1).flatten(-2)
             return RealRotation(angles.cos().repeat_interleave(2, dim=-1), sine)
         return ComplexRotation(torch.polar(torch.ones_like(angles), angles))
-
-
-class LocalRotaryPositions(RotaryPositions):
-    """Rotary position embedding with the base of local blocks."""
-
-    def __init__(self, model: recipe.Model, context: int) -> None:
-        super().__init__(model, context)
-        assert model.local_rotary_base is not None
-        self.base = model.local_rotary_base
-
-    def table(self, tokens: int, device: torch.device) -> Tensor:
-        # torch names a graph constant by its function, so two tables need two functions.
-        return _local_rotary_table(self.head_size, self.base, tokens, device)
 
 
 def _angles(positions: Tensor, head_size: int, base: float) -> Tensor:
@@ -182,15 +165,7 @@ def _angles(positions: Tensor, head_size: int, base: float) -> Tensor:
 
 @torch.compiler.assume_constant_result
 def _rotary_table(head_size: int, base: float, tokens: int, device: torch.device) -> Tensor:
-    return _cosine_and_sine(head_size, base, tokens, device)
-
-
-@torch.compiler.assume_constant_result
-def _local_rotary_table(head_size: int, base: float, tokens: int, device: torch.device) -> Tensor:
-    return _cosine_and_sine(head_size, base, tokens, device)
-
-
-def _cosine_and_sine(head_size: int, base: float, tokens: int, device: torch.device) -> Tensor:
+    """Return cosine and sine of every position, (2, tokens, head size / 2), as a constant of the traced graph."""
     with torch.inference_mode(False):  # training may reuse a graph traced in an evaluation
         angles = _angles(torch.arange(tokens, device=device), head_size, base)
         # A parameter, as a plain tensor would get symbolic sizes in a graph with dynamic ones, and guards on them fail.

@@ -95,12 +95,10 @@ def training_flops_per_token(model: recipe.Model, attended_tokens: float, predic
 
     Six per matrix entry of the body, six per entry of the decoder for the `predicted_share` of tokens that get
     logits, and twelve × layers × width for each of the `attended_tokens`, the mean number that a token attends to
-    (Chowdhery et al. 2022, appendix B, for bidirectional attention); in local blocks at most their window.
+    (Chowdhery et al. 2022, appendix B, for bidirectional attention).
     """
     decoder = model.vocabulary_size * model.width * predicted_share
-    whole = math.ceil(model.layers / model.global_every)
-    seen = whole * attended_tokens + (model.layers - whole) * min(attended_tokens, model.attention_window + 1)
-    attention = model.width * seen
+    attention = model.width * (model.layers * attended_tokens)
     return 6 * body_weights(model) + 6 * decoder + 12 * attention
 
 

@@ -131,7 +131,7 @@ class PretrainingTrainer(Trainer[Batch]):
         """Yield this rank's micro-batches of every step of `rows`, padded to few different sizes for a compiled model.
         Ranks without rows get one padding row, so that collectives do not hang."""
         sizes = self._few_sizes() if self.compiled else ExactSizes(least_rows=1)
-        ranks = range(self.process.count)
+        ranks, masking = range(self.process.count), self.recipe.masking
         for step in self.rows:
             shares = [list(micro_batches(step, self._most_rows, rank=rank, ranks=len(ranks))) for rank in ranks]
             batches = [

@@ -10,8 +10,8 @@ import pytest
 from ablations import run
 from neobert.data.tokenizers import train_wordpiece
 from neobert.errors import EXIT_DONE, EXIT_REFUSED
+from tests.support.made_up_topics import TOPICS_LADDER
 from tests.support.small_corpora import texts, with_ids, write_table
-from tests.support.tree_copy import REPOSITORY
 
 Columns = dict[str, Sequence[Any]]
 FLAGS = ["--variant", "M0@steps0.002", "--scale", "smoke", "--cluster", "here"]
@@ -71,7 +71,7 @@ def test_what_cannot_be_learned_or_scored_is_refused_before_pretraining(
     assert run.main(arguments) == EXIT_DONE, "which needs no task"
 
 
-LADDER = """
+TONE = """
 TASKS = [Task(name="tone", kind="classification", folder="tone", columns=("text",), label_column="verdict",
               classes=("true", "false"), metrics=("accuracy",))]
 """
@@ -80,7 +80,7 @@ TASKS = [Task(name="tone", kind="classification", folder="tone", columns=("text"
 def test_labels_of_an_own_task_are_checked_before_pretraining(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "own.py").write_text((REPOSITORY / "examples" / "tagging.py").read_text() + LADDER)
+    (tmp_path / "own.py").write_text(TOPICS_LADDER + TONE)
     for split in ("train", "validation"):
         write_table(tmp_path / f"tone/{split}.parquet", {"text": texts(8), "verdict": ["yes", "no"] * 4})
     arguments = ["--ladder", str(tmp_path / "own.py"), "--variant", "M0", "--cluster", "here"]

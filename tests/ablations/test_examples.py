@@ -18,10 +18,8 @@ NOT_HERE = ("demo", "real_glue")
 EXAMPLES = sorted(path for path in (REPOSITORY / "examples").glob("*.py") if path.stem not in NOT_HERE)
 MOST_LINES = 60
 TRAINED = {
-    "modernbert": ("BERT", "B7"),
     "optimizer": ("muon",),
     "parts": ("qk", "relu2", "square"),
-    "tagging": ("M0",),
 }
 
 

@@ -16,15 +16,11 @@ from neobert.runs.run_file import read_run_file
 from neobert.runs.worker import main as work
 from reports import make_figures
 from sweeps import glue_grid
-from tests.support.made_up_treebank import treebank
-from tests.support.tree_copy import REPOSITORY
+from tests.support.made_up_topics import TOPICS_LADDER, topics
 
-EXAMPLE = REPOSITORY / "examples" / "tagging.py"
 REVIEWS = """
 TASKS.append(Task(name="reviews", kind="classification", folder="reviews", columns=("text",), label_column="verdict",
-                  classes=("bad", "good"), metrics=("accuracy",), starts_from="upos"))
-TASKS.append(Task(name="endings", kind="classification", folder="endings", columns=("begins", "first"), classes=2,
-                  metrics=("accuracy",), starts_from="reviews"))
+                  classes=("bad", "good"), metrics=("accuracy",), starts_from="topics"))
 """
 
 
@@ -36,23 +32,14 @@ def reviews(folder: Path) -> None:
             csv.writer(file).writerows([("text", "verdict"), *rows])
 
 
-def endings(folder: Path) -> None:
-    folder.mkdir()
-    rows = [("the cat", "sees the dog .", "dog the sees", 0), ("the dog", "in in", "sees the old cat .", 1)] * 10
-    for split in ("train", "validation"):
-        with (folder / f"{split}.csv").open("w", newline="") as file:
-            csv.writer(file).writerows([("begins", "first", "second", "label"), *rows])
-
-
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the example, its files and another task, after M0 was trained and fine-tuned on both."""
+    """A folder with a ladder, its files and another task, after M0 was trained and fine-tuned on both."""
     folder = tmp_path_factory.mktemp("study")
-    (folder / "tagging.py").write_text(EXAMPLE.read_text() + REVIEWS)
-    treebank(folder / "UD_English-EWT")
+    (folder / "mine.py").write_text(TOPICS_LADDER + REVIEWS)
+    topics(folder / "topics")
     reviews(folder / "reviews")
-    endings(folder / "endings")
-    flags = ["--ladder", str(folder / "tagging.py"), "--variant", "M0", "--workers", "1", "--cluster", "here"]
+    flags = ["--ladder", str(folder / "mine.py"), "--variant", "M0", "--workers", "1", "--cluster", "here"]
     assert run.main([*flags, "--runs", str(folder / "runs")]) == EXIT_DONE
     return folder
 
@@ -67,71 +54,67 @@ def studies(study: Path, task: str) -> list[GlueStudy]:
 
 
 def test_its_tasks_alone_are_fine_tuned_and_one_starts_from_the_other(study: Path) -> None:
-    assert {path.name for path in (study / "runs/glue").iterdir()} == {"upos", "reviews", "endings"}
-    (upos,), (own,) = studies(study, "upos"), studies(study, "reviews")
-    for record in records(study, "upos"):
+    assert {path.name for path in (study / "runs/glue").iterdir()} == {"topics", "reviews"}
+    (first,), (own,) = studies(study, "topics"), studies(study, "reviews")
+    for record in records(study, "topics"):
         assert record["scores"]["metrics"].keys() == {"accuracy", "f1_macro"} and record["scores"]["score"] > 0
-        assert record["config"]["own_task"]["label_column"] == "upos" and "folder" not in record["config"]["own_task"]
+        assert record["config"]["own_task"]["label_column"] == "topic" and "folder" not in record["config"]["own_task"]
         assert record["inputs"]["task"].startswith("directory:")
-        assert record["unread_words"] == {"train": 0, "dev": 0}
-    assert (own.starts_from.task, own.starts_from.study) == ("upos", upos.id)
-    assert {record["config"]["starts_from"] for record in records(study, "reviews")} == {"upos"}
-    assert {record["config"]["starts_from"] for record in records(study, "endings")} == {"reviews"}
-    assert all(0 <= record["scores"]["metrics"]["accuracy"] <= 1 for record in records(study, "endings"))
-    assert upos.protocol.pooling == "cls" and own.protocol.pooling == "mean", "a word is read where it stands"
+    assert (own.starts_from.task, own.starts_from.study) == ("topics", first.id)
+    assert {record["config"]["starts_from"] for record in records(study, "reviews")} == {"topics"}
 
 
 def test_workers_need_the_files_and_not_the_ladder(study: Path, tmp_path: Path) -> None:
     shutil.copytree(study, tmp_path, dirs_exist_ok=True)
-    (tmp_path / "tagging.py").unlink()
-    (upos,), layout = studies(tmp_path, "upos"), Layout(tmp_path / "runs")
-    upos.encoded_task(layout).unlink()
-    trial = upos.trials(layout)[0]
+    (tmp_path / "mine.py").unlink()
+    (first,), layout = studies(tmp_path, "topics"), Layout(tmp_path / "runs")
+    first.encoded_task(layout).unlink()
+    trial = first.trials(layout)[0]
     before = json.loads(trial.record.read_text())["scores"]
-    for path in (trial.record, upos.closing(layout).record):
+    for path in (trial.record, first.closing(layout).record):
         path.unlink()
-    assert work(["--runs", str(layout.root), upos.reference]) == EXIT_DONE
+    assert work(["--runs", str(layout.root), first.reference]) == EXIT_DONE
     assert json.loads(trial.record.read_text())["scores"] == before
-    again = json.loads(upos.closing(layout).record.read_text())
-    assert again["nested"]["score"] is not None, "halves are of sentences"
+    again = json.loads(first.closing(layout).record.read_text())
+    assert again["nested"]["score"] is not None
 
 
 def test_status_tables_and_page_show_them(study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--runs", str(study / "runs")]
     assert status.main(flags) == EXIT_DONE
     said = capsys.readouterr().out
-    assert "glue upos" in said and "glue reviews" in said
-    assert make_figures.main(["--ladder", str(study / "tagging.py"), *flags, "--out", str(tmp_path)]) == EXIT_DONE
+    assert "glue topics" in said and "glue reviews" in said
+    assert make_figures.main(["--ladder", str(study / "mine.py"), *flags, "--out", str(tmp_path)]) == EXIT_DONE
     assert not [*tmp_path.glob("*/figure1.*"), *tmp_path.glob("*/table5.*")], "the ladder has no task of GLUE"
-    assert all(scores_in(tmp_path)[task] for task in ("upos", "reviews", "endings"))
-    best = max(record["scores"]["score"] for record in records(study, "upos"))
-    assert float(scores_in(tmp_path)["upos"]) == pytest.approx(100 * best)
-    changed = study / "tagging-2.py"
-    changed.write_text((study / "tagging.py").read_text().replace('"accuracy", "f1_macro"', '"accuracy",'))
+    assert all(scores_in(tmp_path)[task] for task in ("topics", "reviews"))
+    best = max(record["scores"]["score"] for record in records(study, "topics"))
+    assert float(scores_in(tmp_path)["topics"]) == pytest.approx(100 * best)
+    changed = study / "mine-2.py"
+    changed.write_text((study / "mine.py").read_text().replace('"accuracy", "f1_macro"', '"accuracy",'))
     flags += ["--ladder", str(changed), "--out", str(tmp_path / "again")]
     assert make_figures.main(flags) == EXIT_DONE
     again = scores_in(tmp_path / "again")
-    scored = [task for task in ("upos", "reviews", "endings") if again[task]]
-    assert scored == ["reviews", "endings"], "with another metric it is another task"
+    scored = [task for task in ("topics", "reviews") if again[task]]
+    assert scored == ["reviews"], "with another metric it is another task"
 
 
 def scores_in(out: Path) -> dict[str, str]:
     """The row of Table 3 that has scores."""
     (table,) = out.glob("*/table3.csv")
     with table.open(newline="") as file:
-        (row,) = (row for row in csv.DictReader(file) if row["endings"])
+        (row,) = (row for row in csv.DictReader(file) if row["reviews"])
     return row
 
 
 def test_the_grid_command_takes_one_of_them(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    flags = ["--ladder", str(study / "tagging.py"), "--runs", str(study / "runs"), "--variant", "M0", "--workers", "1"]
+    flags = ["--ladder", str(study / "mine.py"), "--runs", str(study / "runs"), "--variant", "M0", "--workers", "1"]
     capsys.readouterr()
     assert glue_grid.main([*flags, "--task", "reviews", "--json"]) == EXIT_DONE
     entries = json.loads(capsys.readouterr().out)
-    assert {entry["task"] for entry in entries} == {"upos", "reviews"}
-    assert any(entry["best"] and entry["best"]["nested"] is not None for entry in entries if entry["task"] == "upos")
-    assert glue_grid.main([*flags, "--task", "uposs"]) == EXIT_REFUSED
-    assert "'uposs' is no task of this study: did you mean 'upos'" in " ".join(capsys.readouterr().err.split())
+    assert {entry["task"] for entry in entries} == {"topics", "reviews"}
+    assert any(entry["best"] and entry["best"]["nested"] is not None for entry in entries if entry["task"] == "topics")
+    assert glue_grid.main([*flags, "--task", "topicss"]) == EXIT_REFUSED
+    assert "'topicss' is no task of this study: did you mean 'topics'" in " ".join(capsys.readouterr().err.split())
     assert glue_grid.main([*flags, "--task", "cola"]) == EXIT_REFUSED
 
 
@@ -139,25 +122,22 @@ def test_files_that_are_not_there_or_change_are_said_in_a_sentence(
     study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shutil.copytree(study, tmp_path, dirs_exist_ok=True)
-    flags = ["--ladder", str(tmp_path / "tagging.py"), "--runs", str(tmp_path / "runs"), "--variant", "M0"]
-    (before,) = studies(tmp_path, "upos")
-    train = tmp_path / "UD_English-EWT" / "train.jsonl"
-    train.write_text(train.read_text().replace("ADJ", "NOUN"))
-    assert glue_grid.main([*flags, "--task", "upos", "--dry-run", "--json"]) == EXIT_DONE
+    flags = ["--ladder", str(tmp_path / "mine.py"), "--runs", str(tmp_path / "runs"), "--variant", "M0"]
+    (before,) = studies(tmp_path, "topics")
+    train = tmp_path / "topics" / "train.jsonl"
+    train.write_text(train.read_text().replace("wind", "rain"))
+    assert glue_grid.main([*flags, "--task", "topics", "--dry-run", "--json"]) == EXIT_DONE
     planned = {entry["trial"] for entry in json.loads(capsys.readouterr().out)}
     assert planned.isdisjoint(before.trial_ids), "other data are another study"
     train.unlink()
     for command in ((run.main, "--dry-run"), (glue_grid.main, "--task", "reviews", "--dry-run")):
         assert command[0]([*flags, *command[1:]]) == EXIT_MISSING
         said = " ".join(capsys.readouterr().err.split())
-        assert "put the files there, or take the task out of TASKS" in said and "UD_English-EWT of" in said
+        assert "put the files there, or take the task out of TASKS" in said and "topics of" in said
     assert run.main([*flags, "--stages", "pretrain", "--dry-run"]) == EXIT_DONE, "which needs no task"
     capsys.readouterr()
-    assert glue_grid.main([*flags, "--task", "upos"]) == EXIT_MISSING
-    assert "upos has no train split in UD_English-EWT" in " ".join(capsys.readouterr().err.split())
-
-
-HEAD = EXAMPLE.read_text()
+    assert glue_grid.main([*flags, "--task", "topics"]) == EXIT_MISSING
+    assert "topics has no train split in topics" in " ".join(capsys.readouterr().err.split())
 
 
 @pytest.mark.parametrize(
@@ -165,30 +145,30 @@ HEAD = EXAMPLE.read_text()
     [
         ("TASKS = ['mnlii']", "TASKS has 'mnlii': did you mean 'mnli'"),
         ("TASKS = 'mnli'", "TASKS: 'str' instances are not allowed as a Sequence value, got 'mnli'"),
-        ("TASKS.append(TASKS[0])", "TASKS has 'upos' twice"),
+        ("TASKS.append(TASKS[0])", "TASKS has 'topics' twice"),
         ("TASKS[0] = TASKS[0].model_copy(update={'name': 'cola'})", "TASKS declares 'cola', which is one of GLUE"),
         (
             "TASKS[0] = TASKS[0].model_copy(update={'folder': ''})",
-            "task upos has no folder: name the one with its files",
+            "task topics has no folder: name the one with its files",
         ),
         (
             "TASKS[0] = TASKS[0].model_copy(update={'starts_from': 'mnli'})",
-            "task upos starts from 'mnli', which is not in TASKS: known: upos",
+            "task topics starts from 'mnli', which is not in TASKS: known: topics",
         ),
-        ("TASKS[0] = TASKS[0].model_copy(update={'starts_from': 'upos'})", "task upos starts from itself"),
-        ("Task(name='x', kind='tagging', columns=('a',), metrics=('f1',))", "line 35: kind: Input should be"),
+        ("TASKS[0] = TASKS[0].model_copy(update={'starts_from': 'topics'})", "task topics starts from itself"),
+        ("Task(name='x', kind='tagging', columns=('a',), metrics=('f1',))", "line 16: kind: Input should be"),
     ],
 )
 def test_what_is_no_task_is_refused_in_a_sentence(tmp_path: Path, code: str, message: str) -> None:
-    (tmp_path / "own.py").write_text(f"{HEAD}{code}\n")
+    (tmp_path / "own.py").write_text(f"{TOPICS_LADDER}{code}\n")
     with pytest.raises(ValueError, match=r"^--ladder ") as refused:
         loading.load(str(tmp_path / "own.py"))
     assert message in str(refused.value) and "\n" not in str(refused.value)
 
 
 def test_a_ladder_may_name_some_of_glue(tmp_path: Path) -> None:
-    (tmp_path / "own.py").write_text(f"{HEAD}TASKS = ['rte', 'mnli', *TASKS]\n")
+    (tmp_path / "own.py").write_text(f"{TOPICS_LADDER}TASKS = ['rte', 'mnli', *TASKS]\n")
     own = loading.load(str(tmp_path / "own.py"))
-    assert list(own.tasks) == ["rte", "mnli", "upos"] and own.tasks["rte"].starts_from == "mnli"
-    assert own.own_tasks["upos"].folder == str(tmp_path / "UD_English-EWT")
+    assert list(own.tasks) == ["rte", "mnli", "topics"] and own.tasks["rte"].starts_from == "mnli"
+    assert own.own_tasks["topics"].folder == str(tmp_path / "topics")
     assert list(papers().tasks) == ["mnli", "qnli", "qqp", "rte", "sst2", "mrpc", "cola", "stsb"]

@@ -53,7 +53,6 @@ def tokenizer(tmp_path_factory) -> TextTokenizer:
 FORMS = {
     "rotary": {},
     "learned": {"positions": "learned"},
-    "local": {"attention_window": 6, "global_every": 2},
     "score bias": {"positions": "alibi"},
 }
 
@@ -99,7 +98,7 @@ def test_only_attention_with_a_bias_needs_small_batches(
     by.batch_tokens = 10_000
     by.model.register_forward_pre_hook(lambda _, given: sizes.append(given[0].token_ids.numel()))
     by.encode(VARIED)
-    is_biased = form in ("local", "score bias")
+    is_biased = form == "score bias"
     assert len(sizes) > 1 and max(sizes) <= 40 if is_biased else len(sizes) == 1
     split = StepCollator(by.model, 10_000, "fp32", Process(0, 1), CPU).split(np.full(60, 5))
     assert len(split) == (8 if is_biased else 1)

@@ -1,44 +1,34 @@
 """GLUE's protocol as the paper has it and as the released code has it: each reading decides what it names, no more."""
 
-import json
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
 
-from ablations import run, scales
 from ablations.launch.costs import PUBLISHED
 from ablations.loading import papers
 from ablations.names import chosen_variants
 from ablations.plan import plan
-from ablations.scaling import execution_at
 from neobert.data.sources import open_source
 from neobert.executors.selection import best_of_grid
-from neobert.files import read_json
 from neobert.glue import finetuning
 from neobert.glue.encoding import EncodedTask
 from neobert.glue.finetuning import FineTuner
 from neobert.glue.metrics import Scores
 from neobert.glue.selection import halves
-from neobert.glue.tasks import SELECTION_RULES, TASKS
+from neobert.glue.tasks import TASKS
 from neobert.identity import neutral_values
-from neobert.kinds.glue import GlueStudy, Trial
+from neobert.kinds.glue import GlueStudy
 from neobert.model.build import initialize_classifier
 from neobert.model.heads import all_but_classifier
 from neobert.recipe import FineTuning
 from neobert.runs.layout import Layout
-from neobert.runs.records import read_record
-from neobert.runs.run_file import SourceSpecification
 from neobert.training.schedule import FineTuningSchedule
-from sweeps import glue_grid
 from tests.glue.glue_worlds import CPU, classifier, fine_tuner, marked_task, point, protocol
 from tests.reports.made_up_study import MadeUpStudy
-from tests.support.tiny_runs import starts, work
 
 READINGS = {
     "M10@interval": {"evaluation_interval_steps", "epoch_counted_in"},
@@ -216,58 +206,3 @@ def test_the_best_of_a_grid_and_its_nested_score_go_by_the_decisive_metric(
     best = best_of_grid(Layout(tmp_path), [study], {"validation": labels})
     assert best is not None and best.point == study.points[chosen]
     assert best.nested == pytest.approx(nested)
-
-
-# From pre-trained weights to records
-
-
-def fine_tune(root: Path, name: str, tasks: set[str]) -> None:
-    """What a worker does with a variant's studies on its last checkpoint, in this process."""
-    layout, specification = Layout(root), SourceSpecification(name="synthetic", synthetic_documents=600)
-    source, execution = open_source(specification.name, synthetic_documents=600), execution_at(papers(), "smoke")
-    rows = plan(papers(), chosen_variants(papers(), [name]), (0,), "smoke", source, layout, ("glue",))
-    for row in rows:
-        row.write(layout, source, specification, execution)
-    for study in (unit.run for unit in rows[0].planned if isinstance(unit.run, GlueStudy)):
-        if study.task in tasks and study.stage == 1:
-            assert work(root, study.reference) == 0
-
-
-@pytest.mark.usefixtures("toy_scale")
-def test_every_reading_runs_and_computes_something_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """MNLI and, behind it, MRPC, one point a grid, on both checkpoints of M9; all readings at once by the command."""
-    one = {"batch_sizes": {32: 16}, "learning_rates": {2e-5: 1e-3}, "weight_decays": {1e-2: 0.1}}
-    toy = scales.RULES["smoke"]
-    twice = {**toy.finetuning, "evaluations_per_epoch": 2}
-    monkeypatch.setitem(scales.RULES, "smoke", replace(toy, grid=one, finetuning=twice))
-    common = ["--runs", str(tmp_path), "--workers", "1"]
-    assert run.main(["--variant", "M9", "--stages", "pretrain", *common]) == 0
-    for name in ("M10", *READINGS):
-        fine_tune(tmp_path, name, {"mnli", "mrpc"})
-    capsys.readouterr()
-    assert glue_grid.main(["--task", "mrpc", "--variant", "M10@code", *common, "--json"]) == 0
-    assert [entry["state"] for entry in json.loads(capsys.readouterr().out)] == ["done"] * 4
-    assert len(starts(tmp_path)) == len(set(starts(tmp_path))), "a trial that readings share was run twice"
-
-    layout, names = Layout(tmp_path), ("M10", *READINGS, "M10@code")
-    studies = {name: studies_of(tmp_path, name, documents=600) for name in names}
-
-    def files(name: str, task: str) -> Trial:
-        return studies[name][1, task].trials(layout)[0]
-
-    def steps(name: str, task: str) -> list[int]:
-        return [step for step, _ in read_record(files(name, task).record)["scores"]["curve"]]
-
-    def weights_differ(name: str, task: str) -> bool:
-        before, after = (load_file(files(each, task).weights) for each in ("M10", name))
-        return any(not torch.equal(before[key], after[key]) for key in before)
-
-    for task in ("mnli", "mrpc"):
-        assert steps("M10", task) == [2, 4]
-        assert steps("M10@interval", task) == steps("M10@code", task) == [4]
-        assert weights_differ("M10@biases", task)
-    assert files("M10@dense", "mnli").id == files("M10", "mnli").id and weights_differ("M10@dense", "mrpc")
-    selection = read_json(studies["M10@metric"][1, "mnli"].closing(layout).record)
-    assert selection["rule"] == SELECTION_RULES["first"]

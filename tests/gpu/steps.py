@@ -65,7 +65,7 @@ def fitting_tokens(recipe: Pretraining, memory_bytes: int) -> int:
     tokens = TOKENS_PER_STEP
     while tokens >= 2 * CONTEXT:
         rows = math.ceil(1.1 * tokens / CONTEXT)  # the most that `own_batches` gives
-        shape = MicroBatchShape.of(rows, CONTEXT, recipe.masking.highest_rate)
+        shape = MicroBatchShape.of(rows, CONTEXT, recipe.masking.rate)
         if training_memory(recipe, CONTEXT, shape, "single", 1, rows * CONTEXT).total <= memory_bytes:
             return tokens
         tokens //= 2

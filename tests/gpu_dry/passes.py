@@ -82,7 +82,7 @@ def pretraining_batches() -> list[Batch]:
     return own_batches(documents, round(rows / documents.padded_fill), GPU)
 
 
-def pretrain(layers: int = 28, **changes: Any) -> Pass:
+def pretrain(layers: int, **changes: Any) -> Pass:
     """The second step of the engine, which has its optimizer's state, with one micro-batch."""
     recipe, measured = neobert_recipe("bf16", layers=layers, **changes), Pass()
     with pretended_cuda() as gpu:
@@ -132,7 +132,7 @@ def encoded_task() -> EncodedTask:
     return EncodedTask(task, dict.fromkeys(task.splits, EncodedSplit(token_ids, offsets, token_types, labels)))
 
 
-def fine_tune(layers: int = 28, fixed: bool = False) -> Pass:
+def fine_tune(layers: int, fixed: bool = False) -> Pass:
     """Two updates of GLUE with their batches by the paper's protocol, beside the best weights; in `work` the last
     one, in `reading` an evaluation, which never has rows of fixed sizes."""
     measured, task, model = Pass(), encoded_task(), neobert_recipe("bf16", layers=layers).model
@@ -159,9 +159,9 @@ def fine_tune(layers: int = 28, fixed: bool = False) -> Pass:
     return measured
 
 
-def contrast(layers: int = 28, **changes: Any) -> Pass:
+def contrast(layers: int) -> Pass:
     """A contrastive step of 32 pairs in several micro-batches."""
-    recipe, measured = neobert_recipe("bf16", layers=layers, **changes), Pass()
+    recipe, measured = neobert_recipe("bf16", layers=layers), Pass()
     texts = _random_texts(_text_lengths(64, 90.0, 512))
     matching = match_texts(*np.split(np.arange(64), 2), np.arange(0), keep_false_negatives=False)
     with pretended_cuda() as gpu:
@@ -189,7 +189,7 @@ def _tokenizer() -> TextTokenizer:
         return SyntheticSource(10).tokenizer("wordpiece", 512, Path(folder))
 
 
-def encode(layers: int = 28, **changes: Any) -> Pass:
+def encode(layers: int, **changes: Any) -> Pass:
     """Texts of MTEB to vectors, in several batches of one chunk."""
     measured, drawn = Pass(), np.random.default_rng(0)
     texts = [" ".join(drawn.choice(WORDS, length)) for length in _text_lengths(200, 60.0, 400)]
@@ -202,7 +202,7 @@ def encode(layers: int = 28, **changes: Any) -> Pass:
     return measured
 
 
-def measure_heldout_loss(layers: int = 28) -> Pass:
+def measure_heldout_loss(layers: int) -> Pass:
     """The loss on held-out web pages, in several batches."""
     recipe, measured = neobert_recipe("bf16", layers=layers), Pass()
     vocabulary = recipe.model.vocabulary_size

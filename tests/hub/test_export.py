@@ -11,12 +11,15 @@ from safetensors.torch import load_file
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 import neobert.hub  # noqa: F401 - registers the classes
-from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_OFF, EXIT_REFUSED
+from neobert import own_code
+from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_OFF, EXIT_REFUSED, DamagedFile, MissingData
 from neobert.export import checkpoint
 from neobert.export.__main__ import main
-from neobert.export.huggingface import remote_modules
-from tests.support.exported_runs import export_start, m0_folder, write_checkpoints
-from tests.support.tiny_runs import STEPS, finish, tiny_model, tiny_run, write_tiny_run
+from neobert.runs.run_file import read_run_file
+from neobert.training import checkpoints
+from tests.support.exported_runs import M0_FORM, m0_folder, write_checkpoints
+from tests.support.own_parts import Halved
+from tests.support.tiny_runs import STEPS, finish, tiny_run, write_tiny_run
 
 
 @pytest.fixture(scope="module")
@@ -37,9 +40,7 @@ def exported(trained: Path, tmp_path_factory) -> Path:
 
 
 def test_the_folder_holds_what_transformers_needs_and_nothing_else(exported: Path) -> None:
-    code = {f"{name}.py" for name in remote_modules()}
-    assert code <= {path.name for path in exported.iterdir()}, "without a flag"
-    names = {path.name for path in exported.iterdir()} - code
+    names = {path.name for path in exported.iterdir()}
     assert names == {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "README.md"}
     assert [path.name for path in exported.parent.iterdir()] == ["hf"]
 
@@ -60,7 +61,7 @@ def test_it_reloads_through_the_auto_classes_to_the_runs_weights(trained: Path, 
 @pytest.mark.parametrize("step", [0, STEPS // 4])
 def test_every_milestone_is_exported_with_its_own_weights(trained: Path, tmp_path: Path, step: int, capsys) -> None:
     out = tmp_path / "out"
-    assert main([str(trained), "--to", "hf", "--no-remote-code", "--out", str(out), "--step", str(step)]) == EXIT_DONE
+    assert main([str(trained), "--to", "hf", "--out", str(out), "--step", str(step)]) == EXIT_DONE
     said = json.loads(capsys.readouterr().out)
     assert said["step"] == step and 0 <= said["parity"]["vectors"] <= 1e-5
     expected = load_file(trained / "checkpoints" / f"step-{step:08d}" / "model.safetensors")
@@ -83,12 +84,32 @@ def test_the_card_says_what_the_model_is(trained: Path, exported: Path) -> None:
     assert recipe["model"]["width"] == 16 and recipe["masking"]["rate"] == 0.2
 
 
-def test_local_blocks_are_exported_with_their_window(tmp_path: Path) -> None:
-    """And the export has compared its vectors of texts with the engine's."""
-    model = tiny_model(layers=4, attention_window=16, global_every=3, local_rotary_base=500.0)
-    out = export_start(write_checkpoints(tmp_path, tiny_run(model=model), 0), tmp_path / "hf", "hf")
-    config = json.loads((out / "config.json").read_text())
-    assert (config["attention_window"], config["global_every"]) == (16, 3)
+def test_own_parts_and_tied_embeddings_are_exported_with_their_text(tmp_path, monkeypatch) -> None:
+    """The folder is read once it is trusted, and its text has the hash in its name."""
+    start = {**dict(M0_FORM.initialization), "embedding_scale": 0.1}  # of tied embeddings come the logits
+    changes = {"feedforward": Halved, "block": "post_norm", "tied_embeddings": True, "initialization": start}
+    model = type(M0_FORM).model_validate({**dict(M0_FORM), **changes})
+    run, out = write_checkpoints(tmp_path / "runs", tiny_run(model=model), 0), tmp_path / "out"
+    command = [str(run), "--to", "hf", "--step", "0", "--out", str(out)]
+    assert main(command) == EXIT_DONE
+    config, card = json.loads((out / "config.json").read_text()), (out / "README.md").read_text()
+    assert config["feedforward"] == read_run_file(run).run.recipe.model.feedforward and config["tie_word_embeddings"]
+    assert "a user's own code" in card and "trust_folder" in card
+    monkeypatch.setattr(own_code, "_sources", {})
+    monkeypatch.setattr(own_code, "_modules", {})
+    with pytest.raises(ValueError, match=r"the source of Halved@\w+ is not known here: .*trust_folder\(FOLDER\)"):
+        AutoModelForMaskedLM.from_pretrained(out)
+    with pytest.raises(MissingData, match="needs no own code"):
+        own_code.trust_folder(tmp_path)
+    own_code.trust_folder(out)
+    loaded = AutoModelForMaskedLM.from_pretrained(out)
+    assert loaded.decoder.weight is loaded.model.encoder.weight
+    saved = checkpoints.load(run / "checkpoints", 0).weights()
+    assert all(torch.equal(tensor, saved[name]) for name, tensor in loaded.state_dict().items())
+    path = out / own_code.SOURCES
+    path.write_text(path.read_text().replace("/ 2", "/ 3"))
+    with pytest.raises(DamagedFile, match="was changed since it was named"):
+        own_code.trust_folder(out)
 
 
 # Refusals and parity
@@ -141,5 +162,5 @@ def test_an_export_that_differs_is_never_published(
         return opened
 
     monkeypatch.setattr(checkpoint, "open_checkpoint", damaged)
-    assert main([str(trained), "--to", "hf", "--no-remote-code", "--out", str(tmp_path / "out")]) == EXIT_OFF
+    assert main([str(trained), "--to", "hf", "--out", str(tmp_path / "out")]) == EXIT_OFF
     assert said in capsys.readouterr().err and list(tmp_path.iterdir()) == []

@@ -188,8 +188,6 @@ def test_what_cannot_be_exported_is_one_sentence(
     own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     command = [str(own), "--to", "hf", "--out", str(tmp_path / "out")]
-    assert main([*command, "--remote-code"]) == EXIT_REFUSED
-    assert "is for pre-training runs without own parts" in capsys.readouterr().err
     original = checkpoint.transformers_tokenizer
     monkeypatch.setattr(checkpoint, "transformers_tokenizer", lambda tokenizer, context: original(tokenizer, 9))
     assert main(command) == EXIT_OFF and "the exported vectors differs from the run" in capsys.readouterr().err

@@ -19,7 +19,7 @@ from neobert.executors.glue import load_model
 from neobert.executors.preparation import open_specified
 from neobert.export.publishing import export
 from neobert.glue.batching import PaddedLayout
-from neobert.glue.encoding import UNREAD, encode_task, frame_words
+from neobert.glue.encoding import encode_task
 from neobert.glue.finetuning import FineTuner
 from neobert.glue.tasks import TASKS
 from neobert.hub.external import load_external
@@ -118,15 +118,6 @@ def test_special_tokens_do_not_come_from_text(tmp_path: Path) -> None:
     assert token_ids[0] == ids.cls and token_ids.index(ids.sep) == len(token_ids) - 1 and ids.mask not in token_ids
 
 
-def test_words_have_the_same_pieces_as_with_our_own_tokenizer(tmp_path: Path) -> None:
-    _, tokenizer = load_external(world.save(world.seeded(world.bert), tmp_path / "model"), "model")
-    sentences = [["the", "\x00", "green"], LONG[0].split()]
-    framed, places = frame_words(sentences, tokenizer, 24)
-    own, expected = frame_words(sentences, world.tokenizer(), 24)
-    assert [each.token_ids for each in framed] == [each.token_ids for each in own]
-    assert places == expected and UNREAD in places[0]
-
-
 # Our own models, exported
 
 
@@ -137,7 +128,7 @@ def exported(request, tmp_path_factory) -> tuple[Path, PretrainingRun]:
     form = M0_FORM if request.param == "M0 form" else tiny_model()
     run = tiny_run(model=form.model_copy(update={"dropout": 0.0}))
     steps = run.recipe.stages[-1].steps
-    export(write_checkpoints(root, run, steps), "hf", root / "exported", steps, with_code=False)
+    export(write_checkpoints(root, run, steps), "hf", root / "exported", steps)
     return root, run
 
 

@@ -136,6 +136,7 @@ def test_keys_of_other_programs_are_kept_and_load_again(tmp_path: Path) -> None:
         ({"init_distribution": "norm"}, "init_distribution is 'norm'"),
         ({"classifier_pooling": "max"}, "classifier_pooling 'max': did you mean 'mean'"),
         ({"ngpt": True}, "ngpt"),
+        ({"attention_window": 16, "global_every": 1}, "attention_window 16, which this version no longer has"),
         ({"hidden_size": 25}, "^config.json describes no model: width 25 is not divisible by 3 heads: [^\n]*$"),
         ({"norm_eps": -1.0}, "^config.json describes no model: norm_eps is -1.0: [^\n]*$"),
         ({"transformers_weights": "weights.bin"}, "names the weights 'weights.bin'"),

@@ -16,7 +16,7 @@ from transformers import (
 
 import neobert.hub  # noqa: F401 - registers the classes
 from neobert.data.synthetic import task_examples
-from tests.support.exported_runs import RUN_FOLDERS, export_start
+from tests.support.exported_runs import export_start, neobert_folder
 
 QUIETLY = {"report_to": "none", "use_cpu": True, "disable_tqdm": True, "dataloader_pin_memory": False}
 """How transformers' Trainer runs here."""
@@ -24,9 +24,9 @@ QUIETLY = {"report_to": "none", "use_cpu": True, "disable_tqdm": True, "dataload
 SENTENCES = ["the cat sleeps", "a dog and a cat and a bird", "x"]
 
 
-@pytest.fixture(scope="module", params=RUN_FOLDERS)
-def run_folder(request, tmp_path_factory) -> Path:
-    return RUN_FOLDERS[request.param](tmp_path_factory.mktemp("runs"))
+@pytest.fixture(scope="module")
+def run_folder(tmp_path_factory) -> Path:
+    return neobert_folder(tmp_path_factory.mktemp("runs"))
 
 
 @pytest.fixture(scope="module")

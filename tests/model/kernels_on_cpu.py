@@ -34,27 +34,15 @@ def documents_of(of_query: Tensor, of_key: Tensor) -> Iterator[tuple[slice, slic
             yield slice(*query), slice(*key)
 
 
-def near(asking: slice, asked: slice, window: list[int]) -> Tensor:
-    """Which keys its queries see, −1 for all of a side; the kernel counts both from the end of the document."""
-    if list(window) == [-1, -1]:
-        return torch.ones(asking.stop - asking.start, asked.stop - asked.start, dtype=torch.bool)
-    assert asking == asked, "with a window all tokens ask"
-    places = torch.arange(asking.stop - asking.start)
-    distance = places - places[:, None]
-    before, after = (len(places) if side < 0 else side for side in window)
-    return (distance >= -before) & (distance <= after)
-
-
 def forward(query: Tensor, key: Tensor, value: Tensor, *words: Any) -> tuple[Tensor, Tensor, Tensor]:
     """As the operator `_varlen_attn`: attended tokens, log of the sums, state of randomness."""
-    *boundaries, _, scale, window = words[:7]
+    *boundaries, _, scale, _ = words[:7]
     check(query, key, value, *boundaries)
     CALLS.append(len(query))
     attended = torch.zeros(query.shape, dtype=query.dtype)
     sums = torch.full((query.shape[1], len(query)), float("-inf"))
     for asking, asked in documents_of(*boundaries[:2]):
         scores = torch.einsum("qhd,khd->hqk", query[asking].float(), key[asked].float()) * scale
-        scores = scores.masked_fill(~near(asking, asked, window), float("-inf"))
         sums[:, asking] = scores.logsumexp(-1)
         attended[asking] = torch.einsum("hqk,khd->qhd", scores.softmax(-1), value[asked].float()).to(query.dtype)
     return attended, sums, torch.zeros(2, dtype=torch.uint64)
@@ -62,13 +50,13 @@ def forward(query: Tensor, key: Tensor, value: Tensor, *words: Any) -> tuple[Ten
 
 def backward(gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, *words: Any) -> tuple[Tensor, ...]:
     """As the operator `_varlen_attn_backward`: the gradients of query, key and value."""
-    _, _, *boundaries, _, _, scale, window = words[:10]
+    _, _, *boundaries, _, _, scale, _ = words[:10]
     check(query, key, value, *boundaries)
     of_query, of_key, of_value = (torch.zeros(tensor.shape) for tensor in (query, key, value))
     for asking, asked in documents_of(*boundaries[:2]):
         wide = (query[asking].float(), key[asked].float(), value[asked].float())
         scores = torch.einsum("qhd,khd->hqk", *wide[:2]) * scale
-        shares = scores.masked_fill(~near(asking, asked, window), float("-inf")).softmax(-1)
+        shares = scores.softmax(-1)
         of_value[asked] = torch.einsum("hqk,qhd->khd", shares, gradient[asking].float())
         of_shares = torch.einsum("qhd,khd->hqk", gradient[asking].float(), wide[2])
         of_scores = shares * (of_shares - (of_shares * shares).sum(-1, keepdim=True)) * scale

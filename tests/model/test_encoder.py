@@ -177,7 +177,7 @@ def test_dropout_acts_in_training_alone():
     assert torch.equal(network.eval().model(document, plan), undropped)
 
 
-def test_a_compiled_encoder_computes_no_angle_in_either_pass():
+def test_the_encoder_compiles_to_one_graph_without_angles_which_an_evaluation_may_trace_first():
     """Rotary positions come from a table: a compiler would fuse their computation into every block."""
     graphs = []
 
@@ -186,21 +186,14 @@ def test_a_compiled_encoder_computes_no_angle_in_either_pass():
         return make_boxed_func(graph)
 
     document = random_document(8)[None]
-    network = language_model(**NEOBERT_FORM)
+    network, plan = language_model(**NEOBERT_FORM), whole_rows_plan(document)
     backend = aot_autograd(fw_compiler=noted, bw_compiler=noted)
     compiled = torch.compile(network.model, backend=backend, fullgraph=True, dynamic=False)
-    compiled(document, whole_rows_plan(document)).sum().backward()
-    assert len(graphs) == 2
-    aten = torch.ops.aten
-    angles = {aten.cos.default, aten.sin.default, aten.polar.default, aten.pow.Scalar}
-    assert all(aten.mm.default in graph and not graph & angles for graph in graphs)
-
-
-def test_the_encoder_compiles_to_one_graph_which_an_evaluation_may_trace_first():
-    document = random_document(8)[None]
-    network, plan = language_model(**NEOBERT_FORM), whole_rows_plan(document)
-    compiled = torch.compile(network.model, backend="eager", fullgraph=True)
     with torch.inference_mode():
         states = compiled(document, plan)
     compiled(document, plan).sum().backward()
     torch.testing.assert_close(states.clone(), network.model(document, plan), **CLOSE)
+    assert len(graphs) == 3
+    aten = torch.ops.aten
+    angles = {aten.cos.default, aten.sin.default, aten.polar.default, aten.pow.Scalar}
+    assert all(aten.mm.default in graph and not graph & angles for graph in graphs)

@@ -26,7 +26,7 @@ from tests.support.small_models import small_model
 from tests.support.tiny_runs import tiny_model, tiny_recipe
 
 ENGINES: tuple[EngineWord, ...] = ("ddp", "zero1", "zero2")
-FORMS = list(itertools.product(("learned", "rotary"), ("gelu", "swiglu", "geglu"), ("layer_norm", "rms_norm")))
+FORMS = list(itertools.product(("learned", "rotary"), ("gelu", "swiglu"), ("layer_norm", "rms_norm")))
 ROWS, CONTEXT, SLOTS = 2, 520, 80  # rows so long that attention on a CPU takes torch's flash kernel in bf16 too
 BATCH = MicroBatchShape(ROWS, CONTEXT, ROWS * SLOTS)
 SHAPE = {"vocabulary_size": 53, "layers": 3, "width": 48, "heads": 3, "feedforward_width": 96}
@@ -69,10 +69,8 @@ def other_kernels_bytes(model: recipe.Model, precision: PretrainingPrecision) ->
 
 @pytest.mark.parametrize(("positions", "feedforward", "norm"), FORMS)
 @pytest.mark.parametrize("precision", ["bf16", "bf16_residual", "fp32"])
-@pytest.mark.parametrize("dropout", [0.0, 0.1])
-def test_activations_are_what_autograd_saves_within_one_percent(
-    positions, feedforward, norm, precision, dropout, monkeypatch
-):
+def test_activations_are_what_autograd_saves_within_one_percent(positions, feedforward, norm, precision, monkeypatch):
+    dropout = 0.1 if norm == "layer_norm" else 0.0
     monkeypatch.setattr(normalization, "FEW_KERNELS_NUMBERS", 0)  # keeps what the fused kernel of CUDA does
     model = small_model(positions=positions, feedforward=feedforward, norm=norm, dropout=dropout, **SHAPE)
     log_probabilities = logits_bytes(model, BATCH) // 3

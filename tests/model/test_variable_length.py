@@ -32,7 +32,6 @@ CPU = torch.device("cpu")
 FORMS = {
     "heads of 24": {"heads": 4},
     "heads of 12, padded to 16": {"heads": 8},
-    "local blocks, the last one too": {"heads": 4, "layers": 4, "attention_window": 16, "global_every": 2},
 }
 DISTANCE = {"fp32": 1e-5, "bf16": 2e-2}
 """Of a gradient from that of rows in fp32, as a share of its length."""

@@ -14,8 +14,7 @@ from neobert.runs.layout import Layout
 from reports.differences import ADD_ONE, LADDER, LEAVE_ONE_OUT, MARGINS, ComparedStep
 from tests.reports.made_up_study import MadeUpStudy, by_place, change_record, facts_of
 from tests.reports.measurements import answer, ask, embed
-from tests.support.made_up_treebank import treebank
-from tests.support.tree_copy import REPOSITORY
+from tests.support.made_up_topics import TOPICS_LADDER, topics
 
 pytestmark = pytest.mark.usefixtures("papers_ladder")
 
@@ -207,13 +206,13 @@ def test_embeddings_are_compared_in_the_mean_of_the_tasks_that_both_have(study: 
 
 def test_arms_are_compared_in_a_task_that_their_ladder_declares(study: MadeUpStudy, tmp_path: Path) -> None:
     """With the ids of the trials of both, as in GLUE's tasks."""
-    treebank(tmp_path / "UD_English-EWT")
-    (tmp_path / "tagging.py").write_text((REPOSITORY / "examples" / "tagging.py").read_text())
-    own = study.on(loading.load(str(tmp_path / "tagging.py")))
+    topics(tmp_path / "topics")
+    (tmp_path / "mine.py").write_text(TOPICS_LADDER)
+    own = study.on(loading.load(str(tmp_path / "mine.py")))
     own.write(["M0", "M1"], seeds=range(3))
-    step = steps_of(own)[LADDER, "M1 − M0", "upos"]
-    cells = [row.cells["upos"] for row in own.read().last_rows.values() if row.name in ("M0", "M1")]
+    step = steps_of(own)[LADDER, "M1 − M0", "topics"]
+    cells = [row.cells["topics"] for row in own.read().last_rows.values() if row.name in ("M0", "M1")]
     assert set(step.ids) == {trial for cell in cells for trial in cell.ids.values()} and len(step.ids) == 6
     means = [cell.score.mean for cell in cells if cell.score]
     assert step.difference.mean == pytest.approx(means[1] - means[0]) and step.measure.margin == MARGINS["a task"]
-    assert own.tables()["table3"].header == ("Source", "Model", "upos", "Loss (wikibook)")
+    assert own.tables()["table3"].header == ("Source", "Model", "topics", "Loss (wikibook)")

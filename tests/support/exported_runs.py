@@ -39,11 +39,7 @@ def neobert_folder(root: Path) -> Path:
     return write_checkpoints(root, tiny_run(), 0)
 
 
-RUN_FOLDERS = {"NeoBERT form": neobert_folder, "M0 form": m0_folder}
-
-
-def export_start(run: Path, out: Path, target: str, *flags: str) -> Path:
-    """`python -m neobert.export` of a run's step 0, without code unless flags say so; returns the folder."""
-    code = [] if "--remote-code" in flags else ["--no-remote-code"]
-    assert main([str(run), "--to", target, "--out", str(out), "--step", "0", *flags, *code]) == EXIT_DONE
+def export_start(run: Path, out: Path, target: str) -> Path:
+    """`python -m neobert.export` of a run's step 0; returns the folder."""
+    assert main([str(run), "--to", target, "--out", str(out), "--step", "0"]) == EXIT_DONE
     return out

@@ -2,8 +2,6 @@
 
 import math
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -29,7 +27,7 @@ from neobert.training import checkpoints
 from tests.ablations.plans import SYNTHETIC
 from tests.support.own_parts import ALiBiPositions
 from tests.support.small_models import CONTEXT, pack, random_document, small_model
-from tests.support.tree_copy import REPOSITORY
+from tests.support.tiny_runs import worker
 
 
 @pytest.fixture
@@ -139,10 +137,11 @@ def planned(file: Path, runs: Path) -> PretrainingRun:
     return run
 
 
-def work(runs: Path, run: PretrainingRun) -> subprocess.CompletedProcess[str]:
-    """A worker of another process, which has never seen a ladder."""
-    command = [sys.executable, "-m", "neobert.runs.worker", "--runs", str(runs), run.folder]
-    return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+def work(runs: Path, run: PretrainingRun) -> tuple[int, str]:
+    """The exit code of a worker of another process, which has never seen a ladder, and what it said."""
+    process = worker(runs, run.folder)
+    said = process.communicate(timeout=200)[1].decode()
+    return process.returncode, said
 
 
 def test_own_parts_go_with_the_run_to_workers_that_never_see_the_file(tmp_path: Path) -> None:
@@ -151,8 +150,8 @@ def test_own_parts_go_with_the_run_to_workers_that_never_see_the_file(tmp_path: 
     file.write_text(LADDER)
     run = planned(file, runs)
     file.write_text("raise RuntimeError")
-    ended = work(runs, run)
-    assert ended.returncode == 0, ended.stderr
+    code, said = work(runs, run)
+    assert code == 0, said
     record = read_record(runs / run.folder / "done.json")
     trained = record["config"]["recipe"]
     assert [is_own(trained["model"]["feedforward"]), is_own(trained["optimization"]["optimizer"])] == [True, True]
@@ -179,9 +178,9 @@ def test_an_edit_of_the_file_plans_another_run_and_one_of_run_json_is_refused(tm
     name = run.recipe.model.feedforward
     content["own_code"][name] = content["own_code"][name].replace("* self.scale", "* self.scale * 2")
     path.write_bytes(sealed(content))
-    ended = work(runs, run)
-    assert ended.returncode == EXIT_RUN_FAILED
-    assert f"the source of {name} was changed since it was named" in ended.stderr and "Traceback" not in ended.stderr
+    code, said = work(runs, run)
+    assert code == EXIT_RUN_FAILED
+    assert f"the source of {name} was changed since it was named" in said and "Traceback" not in said
 
 
 @pytest.mark.parametrize(

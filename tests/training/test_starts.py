@@ -41,7 +41,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def exported(finished: Path) -> Path:
     """Its export for transformers."""
     out = finished.parents[1] / "exported"
-    assert export([str(finished), "--to", "hf", "--no-remote-code", "--out", str(out)]) == 0
+    assert export([str(finished), "--to", "hf", "--out", str(out)]) == 0
     return out
 
 
