@@ -27,13 +27,14 @@ def paper_models() -> dict[str, tuple[Repository, ...]]:
     models = {}
     for row in rows:
         model = partial(Repository, row["repository"], kind="model")
+        tokenizer = partial(Repository, row["tokenizer"] or row["repository"], kind="model")
         parts = [
             model("config.json"),
             model("model*.safetensors", otherwise="pytorch_model.bin"),
-            model("tokenizer*"),
+            tokenizer("tokenizer*"),
             model("model.safetensors.index.json", is_optional=True),
-            model("special_tokens_map.json", is_optional=True),
-            model("added_tokens.json", is_optional=True),
+            tokenizer("special_tokens_map.json", is_optional=True),
+            tokenizer("added_tokens.json", is_optional=True),
         ]
         if row["beside"]:
             branch = row["beside_commit"] or "main"

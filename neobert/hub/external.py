@@ -1,7 +1,7 @@
 """Load any encoder that transformers' AutoModel loads; a checkpoint's own code runs only if the user trusts it."""
 
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import repeat
@@ -23,6 +23,54 @@ from neobert.external import (
 )
 from neobert.files import json_bytes
 from neobert.hub.modeling import list_tensors
+
+KEY_MAPPINGS: Mapping[str, dict[str, str]] = {"nomic_bert": {r"^bert\.": ""}}
+"""Replacements in tensor names by model_type. NomicBERT was saved as a part of its language model."""
+
+_NOMIC_ALWAYS: Mapping[str, Any] = {
+    "activation_function": "swiglu",
+    "prenorm": False,
+    "parallel_block": False,
+    "causal": False,
+    "qkv_proj_bias": False,
+    "mlp_fc1_bias": False,
+    "mlp_fc2_bias": False,
+    "use_rms_norm": False,
+    "rotary_emb_fraction": 1.0,
+    "rotary_emb_interleaved": False,
+    "rotary_emb_scale_base": None,
+}
+"""The only values that transformers' class supports."""
+
+
+def native_configuration(content: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Convert a config.json to the keys that transformers' class of its model_type reads; `name` is for errors. Raises
+    ValueError if it needs an option that the class does not support."""
+    if content.get("model_type") != "nomic_bert" or "n_embd" not in content:
+        return dict(content)
+    # NomicBERT was published with GPT-2's key names (nomic-ai/contrastors, configuration_hf_nomic_bert.py).
+    for key, only in _NOMIC_ALWAYS.items():
+        if key in content and content[key] != only:
+            raise ValueError(f"{name} sets {key} to {content[key]!r}: transformers' nomic_bert knows {only!r} alone")
+    positions = content["n_positions"]
+    if content.get("rotary_scaling_factor"):  # dynamic scaling starts after the trained positions
+        positions = min(positions, content.get("max_trained_positions", positions))
+    return {
+        "model_type": "nomic_bert",
+        "vocab_size": content["vocab_size"],
+        "hidden_size": content["n_embd"],
+        "num_hidden_layers": content["n_layer"],
+        "num_attention_heads": content["n_head"],
+        "intermediate_size": content.get("n_inner") or 4 * content["n_embd"],
+        "hidden_act": "silu",
+        "hidden_dropout_prob": content.get("resid_pdrop", 0.0),
+        "attention_probs_dropout_prob": content.get("attn_pdrop", 0.0),
+        "max_position_embeddings": positions,
+        "type_vocab_size": content.get("type_vocab_size", 2),
+        "layer_norm_eps": content.get("layer_norm_epsilon", 1e-12),
+        "rope_parameters": {"rope_type": "default", "rope_theta": content.get("rotary_emb_base", 10_000)},
+    }
+
 
 UNBOUNDED_TOKENS = 1_000_000
 """Limit from which a tokenizer counts as unbounded."""
@@ -145,12 +193,15 @@ def load_external(folder: Path, name: str, trusts_code: bool = False) -> tuple[E
             config=configuration,
             use_safetensors=True,
             dtype=torch.float32,
+            key_mapping=KEY_MAPPINGS.get(configuration.model_type),
             output_loading_info=True,
             **options,
         )
         tokenizer = AutoTokenizer.from_pretrained(view, config=configuration, **options)
     if configuration.is_encoder_decoder:
         raise ValueError(f"{name} is an encoder-decoder ({configuration.model_type}): --model takes an encoder")
+    if configuration.model_type in KEY_MAPPINGS:  # or saving undoes the mapping, and AutoModel finds tensors missing
+        vars(encoder).pop("_weight_conversions", None)
     if own:
         encoder = _built_on_the_cpu(encoder)
     encoder.config.name_or_path = tokenizer.name_or_path = str(folder)
@@ -165,7 +216,7 @@ def _configuration(folder: Path, files: Sequence[str], name: str, trusts_code: b
     content = read_settings(folder / CONFIGURATION)
     named = content.get("auto_map")
     if not trusts_code or not isinstance(named, dict):
-        return content
+        return native_configuration(content, name)
     local = {}
     for auto in {"AutoConfig", "AutoModel"} & named.keys():
         repository, _, local[auto] = str(named[auto]).rpartition("--")

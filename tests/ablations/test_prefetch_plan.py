@@ -170,18 +170,24 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def test_what_a_repository_lacks_is_brought_beside_it(hub: StandIn, tmp_path: Path) -> None:
-    """The classes of GTE at a commit that does not move: what comes is what loads."""
+def test_what_repositories_lack_is_brought_beside_them(hub: StandIn, tmp_path: Path) -> None:
+    """The tokenizer of NomicBERT, the classes of GTE at a commit that does not move: what comes is what loads."""
+    own = contents(save_nomic(tmp_path / "nomic"))
+    tokenizer = {name: own.pop(name) for name in list(own) if name.startswith("tokenizer")}
+    hub.repositories["models/nomic-ai/nomic-bert-2048"] = StandInRepository(own | {"modeling.py": b"1 / 0"}, "1" * 40)
+    hub.repositories["models/google-bert/bert-base-uncased"].files |= tokenizer
     *_, gte_code = paper_models()["GTE-en-8192-base"]
     model = contents(save_remote(tmp_path / "gte", repository=gte_code.name))
     code = {name: model.pop(name) for name in list(model) if name.endswith(".py")}
     hub.repositories["models/Alibaba-NLP/gte-en-mlm-base"] = StandInRepository(model, "2" * 40)
     hub.repositories[f"models/{gte_code.name}"] = StandInRepository(code | {"README.md": b""}, gte_code.branch)
-    folder = tmp_path / "data"
-    flags = ("--stages", "pretrain", "--models", "GTE-en-8192-base")
+    folder, layout = tmp_path / "data", Layout(tmp_path / "runs")
+    flags = ("--stages", "pretrain", "--models", "NomicBERT-2048", "GTE-en-8192-base")
     assert run(folder, *flags) == 0 and run(folder, *flags, "--check") == 0
-    place = folder_or_repository("GTE-en-8192-base", str(folder))
-    assert resolve_model(Layout(tmp_path / "runs"), place, trusts_code=True).model_type == "new"
+    assert not (folder / "models" / "NomicBERT-2048" / "modeling.py").exists()
+    nomic = resolve_model(layout, folder_or_repository("NomicBERT-2048", str(folder)))
+    gte = resolve_model(layout, folder_or_repository("GTE-en-8192-base", str(folder)), trusts_code=True)
+    assert (nomic.model_type, gte.model_type) == ("nomic_bert", "new")
     assert manifest(folder)["models/GTE-en-8192-base/modeling.py"]["revision"] == gte_code.branch
 
 
@@ -198,8 +204,8 @@ def test_a_pickle_is_brought_where_there_is_nothing_else(hub: StandIn, tmp_path:
 
 def test_every_baseline_of_the_paper_is_declared() -> None:
     printed = {(row.model, row.size) for row in (*published.table3(papers()), *published.table4(papers()))}
-    theirs = {f"{model}-{size.lower()}" for model, size in printed}
-    assert {name for name in theirs if not name.startswith(("NeoBERT", "NomicBERT"))} == paper_models().keys()
+    theirs = {model if "Nomic" in model else f"{model}-{size.lower()}" for model, size in printed}
+    assert {name for name in theirs if not name.startswith("NeoBERT")} == paper_models().keys()
     assert len({parts[0].name for parts in paper_models().values()}) == len(paper_models())
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
+from transformers import AutoModel
 
 from neobert.errors import DamagedFile, MissingData
 from neobert.executors.external import resolve_model
@@ -13,7 +14,59 @@ from neobert.external import locate
 from neobert.hub.external import load_external
 from neobert.runs.layout import Layout
 from tests.support.external_models import bert, save, seeded, text_encoder
-from tests.support.published_layouts import save_remote
+from tests.support.published_layouts import (
+    nomic_hidden_states,
+    nomic_weights,
+    save_nomic,
+    save_remote,
+)
+
+TEXTS = ["the cat sleeps", "a bird sees the old cat", "the cat sleeps"]
+
+
+# NomicBERT
+
+
+def test_nomicbert_as_published_computes_what_its_formula_says(tmp_path: Path) -> None:
+    folder = save_nomic(tmp_path / "nomic")
+    encoder, tokenizer = load_external(folder, "nomic")
+    ((ids, types, _),) = tokenizer.frame_all([[TEXTS[1]], [TEXTS[0]]], max_tokens=40)
+    assert types is not None and set(types) == {0, 1}
+    token_ids, token_types = torch.tensor([ids]), torch.tensor([types])
+    with torch.no_grad():
+        found = encoder.eval()(token_ids, torch.ones_like(token_ids), token_types)[0]
+    expected = nomic_hidden_states(nomic_weights(), token_ids[0], token_types[0])
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+
+
+def test_a_nomicbert_that_is_saved_again_is_one_of_transformers(tmp_path: Path) -> None:
+    """As an export saves it: AutoModel finds every tensor by itself."""
+    encoder, _ = load_external(save_nomic(tmp_path / "nomic"), "nomic")
+    encoder.encoder.save_pretrained(tmp_path / "saved")
+    again, report = AutoModel.from_pretrained(tmp_path / "saved", output_loading_info=True)
+    assert not report["missing_keys"] and not report["unexpected_keys"]
+    found = again.state_dict()
+    assert all(torch.equal(tensor, found[name]) for name, tensor in encoder.encoder.state_dict().items())
+
+
+def test_nomicbert_reads_as_many_tokens_as_its_positions_are_unscaled(tmp_path: Path) -> None:
+    layout = Layout(tmp_path / "runs")
+    plain = resolve_model(layout, str(save_nomic(tmp_path / "plain", n_positions=40)))
+    scaled = resolve_model(
+        layout, str(save_nomic(tmp_path / "scaled", n_positions=40, rotary_scaling_factor=2, max_trained_positions=10))
+    )
+    assert (plain.context, scaled.context) == (40, 10) and plain.model_type == "nomic_bert"
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("prenorm", True), ("qkv_proj_bias", True), ("rotary_emb_fraction", 0.5), ("causal", True)]
+)
+def test_what_the_native_class_does_not_do_is_refused(tmp_path: Path, key: str, value: object) -> None:
+    with pytest.raises(ValueError, match=f"nomic sets {key} to {value!r}"):
+        load_external(save_nomic(tmp_path / "nomic", **{key: value}), "nomic")
+
+
+# Code in a folder
 
 
 @pytest.mark.parametrize("repository", ["", "Alibaba-NLP/new-impl"])
