@@ -12,6 +12,7 @@ from pydantic import Field, ValidationError
 from neobert.data.catalog import is_from_hub
 from neobert.data.mteb_tasks import Wording
 from neobert.data.pairs import Mix
+from neobert.errors import did_you_mean
 from neobert.identity import difference, leaves
 from neobert.own_code import own_name
 from neobert.recipe import Contrastive, EmbeddingPrecision, FineTuning, Grid, Pretraining, Start, Value
@@ -140,15 +141,23 @@ def validated(tree: dict[str, Any], where: str) -> Recipe:
     try:
         return Recipe.model_validate(tree)
     except ValidationError as error:
-        raise ValueError(f"{where}: {findings_in(error)}") from error
+        raise ValueError(f"{where}: {findings_in(error, tree)}") from error
 
 
-def findings_in(error: ValidationError) -> str:
-    """Return pydantic's errors as one phrase: each field with its problem."""
-    return "; ".join(
-        f"{'.'.join(str(part) for part in finding['loc'])}: {finding['msg'].removeprefix('Value error, ')}"
-        for finding in error.errors()
-    )
+def findings_in(error: ValidationError, given: dict[str, Any] | None = None) -> str:
+    """Return pydantic's errors as one phrase: each field with its problem. With the values that were `given`, an
+    unknown field has the nearest ones beside it."""
+    found = []
+    for finding in error.errors():
+        problem, place = finding["msg"].removeprefix("Value error, "), finding["loc"]
+        if finding["type"] == "extra_forbidden" and given is not None:
+            *path, name = place
+            beside: Any = given
+            for key in path:
+                beside = beside[key]
+            problem = f"there is no such field; {did_you_mean(str(name), beside.keys() - {name})}"
+        found.append(f"{'.'.join(map(str, place))}: {problem}")
+    return "; ".join(found)
 
 
 @dataclass(frozen=True)

@@ -135,9 +135,7 @@ class PretrainingTrainer(Trainer[Batch]):
         for step in self.rows:
             shares = [list(micro_batches(step, self._most_rows, rank=rank, ranks=len(ranks))) for rank in ranks]
             batches = [
-                collate(share, self.documents.corpus, self.recipe.masking, sizes=sizes, varlen=self.varlen).to(
-                    self.device
-                )
+                collate(share, self.documents.corpus, masking, sizes=sizes, varlen=self.varlen).to(self.device)
                 for share in shares[self.process.rank]
             ]
             slots = self.stage.context * sum(sizes.rows(share.count) for of_rank in shares for share in of_rank)

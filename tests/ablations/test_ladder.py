@@ -93,7 +93,10 @@ def test_an_impossible_model_is_refused_in_one_sentence() -> None:
     with pytest.raises(ValueError, match="width 770 is not divisible by 12 heads") as refusal:
         ladder.M1.derive("X", Modification("impossible", source="test", model={"width": 770}))
     assert "\n" not in str(refusal.value)
-    with pytest.raises(ValueError, match=r"modification 'GeGLU': pretraining\.model\.feedfoward: Extra inputs"):
+    with pytest.raises(
+        ValueError,
+        match=r"modification 'GeGLU': pretraining\.model\.feedfoward: there is no such field; did you",
+    ):
         ladder.M1.derive("X", Modification("GeGLU", source="test", model={"feedfoward": "geglu"}))
 
 
