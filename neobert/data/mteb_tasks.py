@@ -161,7 +161,7 @@ def chosen_tasks(
 
     Raises:
         ValueError: a task or benchmark is unknown.
-        MissingData: an mteb task is not available, or no task is left.
+        MissingData: an mteb task, or every task of a benchmark, is not available, or no task is left.
     """
     require_benchmarks(benchmarks)
     wanted = () if names is None or "all" in names else tuple(names)
@@ -177,10 +177,13 @@ def chosen_tasks(
         return task.name in wanted if wanted else bool(benchmarks) or task.suite != ENGLISH_SUITE_V2
 
     chosen = tuple(filter(is_chosen, available))
-    if not chosen:
+    suites = {suite for task in available for suite in suites_of(task.name, task.suite)}
+    absent = [each for each in benchmarks or () if each not in suites]
+    if absent or not chosen:
+        benchmark = absent[0] if absent else (benchmarks or (ENGLISH_SUITE,))[0]
         raise MissingData(
-            f"no task of {', '.join(benchmarks or wanted) or 'any suite'} is in this data ({here}): download it with "
-            f"`python ablations/prefetch.py … --stages mteb --benchmark '{(benchmarks or (ENGLISH_SUITE,))[0]}'`"
+            f"no task of {', '.join(absent or benchmarks or wanted) or 'any suite'} is in this data ({here}): download "
+            f"it with `python ablations/prefetch.py … --stages mteb --benchmark '{benchmark}'`"
         )
     return chosen
 

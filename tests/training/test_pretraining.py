@@ -168,7 +168,7 @@ def test_a_run_closes_without_a_damaged_line(undisturbed: Trainable, not_closed:
     content = path.read_bytes()
     marks = b'"learning_rate"', b'"step": %d' % step
     (line,) = (line for line in content.splitlines(keepends=True) if all(mark in line for mark in marks))
-    path.write_bytes(content.replace(line, line.replace(b'"loss": ', b'"loss": 1', 1)))
+    path.write_bytes(content.replace(line, line.replace(b'"loss": ', b'"loss" ', 1)))
     assert work(root, run.reference) == 0
     whole = [line for line in metrics(undisturbed[0], run) if not (line["step"] == step and "loss" in line)]
     assert metrics(root, run) == whole
