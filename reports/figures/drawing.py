@@ -180,7 +180,7 @@ def use_logarithmic_axis(axes: "Axes") -> None:
     axes.yaxis.set_minor_locator(NullLocator())
 
 
-def draw_legend_below(figure: "Figure") -> None:
+def draw_legend_below(figure: "Figure", columns: int = 2) -> None:
     """Draw the legend of the figure's only axes below them, where it covers nothing."""
     handles, labels = figure.axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False, fontsize=6.4)
+    figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False, fontsize=6.4)

@@ -90,15 +90,18 @@ def _draw(ladder: Ladder, lines: Lines) -> "Figure":
         lengths, values = list(own.sequence_tokens), list(own.thousand_tokens_per_second)
         axes.plot(lengths, values, color=DISCARDED, ls="--", lw=0.9, marker=".", ms=3, zorder=2)
         axes.annotate(model, (max(lengths), values[-1]), fontsize=5, color=PAPER_INK)
+    places = {f"{precision}, {device}" for _, device, precision in lines}
     for index, ((model, device, precision), own) in enumerate(lines.items()):
         medians, spreads = own.tokens_per_second / THOUSAND, own.spread / THOUSAND
-        style = line_style(index) | {"label": f"{model}, {precision}, {device}", "capsize": 2, "zorder": 3}
+        label = model if len(places) == 1 else f"{model}, {precision}, {device}"
+        style = line_style(index) | {"label": label, "capsize": 2, "zorder": 3}
         axes.errorbar(list(own.sequence_tokens), medians, spreads, **style)
     axes.set_xscale("log", base=2)
     use_logarithmic_axis(axes)
     ticks = _lengths(ladder, lines)
     axes.set_xticks(ticks, [f"{length:,}" for length in ticks])
-    titles = "Throughput by length", f"dashed: printed in the paper, on {PAPER_DEVICE}"
+    of_this_study = f"; others: {places.pop()}" if len(places) == 1 else ""
+    titles = "Throughput by length", f"dashed: printed in the paper, on {PAPER_DEVICE}{of_this_study}"
     format_axes(axes, titles, "sequence length (tokens)", "thousands of tokens per second")
-    draw_legend_below(figure)
+    draw_legend_below(figure, columns=2 if of_this_study else 1)
     return figure
