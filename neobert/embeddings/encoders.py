@@ -246,7 +246,10 @@ class TextEncoder:
         for chunk, framed, cut in prefetch(self._framed(distinct, instruction)):
             vectors[chunk] = self._vectors(framed)
             is_cut[chunk] = cut
-        _require_finite(vectors, numbers)
+        broken = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
+        if len(broken):
+            number = int(np.flatnonzero(np.isin(numbers, broken))[0])
+            raise RunFailed(f"the vector of text {number} is not finite: the weights or the precision do not serve")
         empty = sum(not text.strip() for text in texts)
         self.counts += TextCounts(len(texts), empty, int(is_cut[numbers].sum()))
         return vectors if len(distinct) == len(texts) else vectors[numbers]
@@ -280,13 +283,6 @@ def _distinct(texts: Sequence[str]) -> tuple[list[str], Array]:
             raise ValueError(f"text {number} is {text!r}, not a text: leave it out or give an empty text")
         numbers[number] = seen.setdefault(text, len(seen))
     return list(seen), numbers
-
-
-def _require_finite(vectors: Array, numbers: Array) -> None:
-    broken = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
-    if len(broken):
-        number = int(np.flatnonzero(np.isin(numbers, broken))[0])
-        raise RunFailed(f"the vector of text {number} is not finite: the weights or the precision do not serve")
 
 
 @dataclass(frozen=True)

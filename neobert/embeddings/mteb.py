@@ -144,11 +144,6 @@ def _rows(tables: Mapping[str, Table]) -> Any:
     return DatasetDict({name: Dataset.from_dict({**table}) for name, table in tables.items()})
 
 
-def _one_set(tables: Mapping[str, Table]) -> Any:
-    """Return all texts of the task as one set."""
-    return DatasetDict(test=Dataset.from_dict({name: [list(values)] for name, values in tables["test"].items()}))
-
-
 def _retrieval(tables: Mapping[str, Table]) -> Any:
     judged, relevant = tables["qrels_test"], dict[str, dict[str, int]]()
     for query, document, score in zip(judged["query-id"], judged["corpus-id"], judged["score"], strict=True):
@@ -187,7 +182,9 @@ def _search(
 
 
 _CONVERTERS: Mapping[Category, Callable[[Mapping[str, Table]], Any]] = {
-    "clustering": _one_set,
+    "clustering": lambda tables: _rows(
+        {"test": {name: [list(own)] for name, own in tables["test"].items()}}
+    ),  # one set
     "reranking": _reranking,
     "retrieval": _retrieval,
 }

@@ -255,7 +255,8 @@ def read_pairs(subject: MeasuredModel, pairs: Sequence[MinimalPair], stop: StopR
     right = np.where(losses[:, 0] == losses[:, 1], 0.5, (losses[:, 0] < losses[:, 1]).astype(np.float64))
     by_group: defaultdict[str, list[float]] = defaultdict(list)
     for pair, own in zip(pairs, right.tolist(), strict=True):
-        for group in _groups_of(pair.paradigm):
+        known = PARADIGMS.get(pair.paradigm)
+        for group in (*((known.field, known.phenomenon) if known else ()), pair.paradigm):
             by_group[group].append(own)
     units = [by_group[name] for name in dict.fromkeys(pair.paradigm for pair in pairs)]
     return Measured(
@@ -264,12 +265,6 @@ def read_pairs(subject: MeasuredModel, pairs: Sequence[MinimalPair], stop: StopR
         {group: fmean(own) for group, own in by_group.items()},
         int((right == 0.5).sum()),
     )
-
-
-def _groups_of(paradigm: str) -> tuple[str, ...]:
-    """Return the groups of a paradigm: its field and phenomenon if it is one of BLiMP, and itself."""
-    known = PARADIGMS.get(paradigm)
-    return (paradigm,) if known is None else (known.field, known.phenomenon, paradigm)
 
 
 def perplexity_lengths(context: int) -> list[int]:

@@ -260,7 +260,10 @@ class FineTuner:
                 continue
             loss = _mean_loss(losses, step)
             losses.clear()
-            scores, predictions = self._evaluate(step)
+            predictions = self.predict()
+            if not all(np.isfinite(values).all() for values in predictions.values()):
+                raise RunFailed(f"step {step}: a prediction is not finite")
+            scores = evaluate(self.encoded.task, predictions, self._labels)
             course.evaluations.append(EvaluatedStep(step, scores.value(metric), loss))
             if scores.is_better_than(course.best, metric):
                 course.best, course.best_step = scores, step
@@ -355,12 +358,6 @@ class FineTuner:
         if self.encoded.task.is_regression:
             return functional.mse_loss(logits.squeeze(1), labels)
         return functional.cross_entropy(logits, labels)
-
-    def _evaluate(self, step: int) -> tuple[Scores, Predictions]:
-        predictions = self.predict()
-        if not all(np.isfinite(values).all() for values in predictions.values()):
-            raise RunFailed(f"step {step}: a prediction is not finite")
-        return evaluate(self.encoded.task, predictions, self._labels), predictions
 
     @torch.no_grad()
     def predict(self) -> Predictions:

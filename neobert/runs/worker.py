@@ -121,9 +121,7 @@ class Worker:
     def _has_failed(self, part: Part) -> bool:
         assert self.failures_since is not None
         status = status_of(part.error)
-        if status is None:
-            return False
-        return status.st_mtime > self.failures_since or self.leave_failed
+        return status is not None and (status.st_mtime > self.failures_since or self.leave_failed)
 
     def _claimable(self, candidates: Sequence[OpenPart]) -> Iterator[tuple[RunFile, Part, Claim]]:
         """Claim the parts that are ready and free, and yield them one after the other. New ones of work that grows
