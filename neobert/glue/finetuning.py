@@ -126,23 +126,22 @@ class SavedProgress:
 
     def keep(self, progress: Callable[[], FineTuningState]) -> None:
         """Save what `progress` returns if the last time was long ago."""
-        if time.monotonic() - self._last >= SAVE_SECONDS:
-            self._save(progress())
-            self._last = time.monotonic()
-
-    def _save(self, progress: FineTuningState) -> None:
-        course = progress.course
+        if time.monotonic() - self._last < SAVE_SECONDS:
+            return
+        now = progress()
+        course = now.course
         assert course.best is not None
         predictions = {name: torch.from_numpy(values) for name, values in course.predictions.items()}
-        tensors = {**progress.weights, **_above(BEST, course.weights), **_above(PREDICTIONS, predictions)}
+        tensors = {**now.weights, **_above(BEST, course.weights), **_above(PREDICTIONS, predictions)}
         state: dict[str, Any] = {
             "evaluations": [asdict(each) for each in course.evaluations],
             "best": asdict(course.best),
             "best_step": course.best_step,
         }
-        checkpoints.save(self.folder, course.step, _on_host(tensors), _on_host(progress.optimizer), state, self.check)
+        checkpoints.save(self.folder, course.step, _on_host(tensors), _on_host(now.optimizer), state, self.check)
         checkpoints.prune(self.folder, frozenset(), course.step)
         self.saved_step = course.step
+        self._last = time.monotonic()
 
 
 def _below(place: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

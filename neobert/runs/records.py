@@ -185,11 +185,7 @@ def _read_intact(path: Path, read: Callable[[Path], Read]) -> Read | None:
 def _is_whole(read: Callable[[Path], Any], path: Path, stamp: tuple[int, ...]) -> bool:
     """Read a file once as long as it does not change."""
     del stamp
-    try:
-        read(path)
-    except DamagedFile:
-        return False
-    return True
+    return _read_intact(path, read) is not None
 
 
 def publish_sealed(path: Path, content: Mapping[str, Any], read: Callable[[Path], Any] = read_sealed) -> bool:
