@@ -32,12 +32,7 @@ from neobert.identity import plain
 from neobert.kinds.glue import GlueStudy, SearchTrial, Trial
 from neobert.kinds.pretraining import PretrainingRun
 from neobert.model.build import build_classifier
-from neobert.model.heads import (
-    Classifier,
-    Weights,
-    all_but_classifier,
-    encoder_part,
-)
+from neobert.model.heads import Classifier, Weights, all_but_classifier, encoder_part
 from neobert.processes import StopRequest
 from neobert.runs.claims import Claim, ClaimLost
 from neobert.runs.layout import Layout

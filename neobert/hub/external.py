@@ -16,11 +16,7 @@ from transformers.dynamic_module_utils import get_class_from_dynamic_module
 from transformers.utils import logging
 
 from neobert.data.tokenizers import Framed
-from neobert.external import (
-    CONFIGURATION,
-    model_files,
-    read_settings,
-)
+from neobert.external import CONFIGURATION, model_files, read_settings
 from neobert.files import json_bytes
 from neobert.hub.modeling import list_tensors
 

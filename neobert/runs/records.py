@@ -21,16 +21,7 @@ from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
 from neobert.errors import DamagedFile, RunFailed
 from neobert.execution import utc_now
-from neobert.files import (
-    checksum_of,
-    is_there,
-    json_bytes,
-    publish_once,
-    read_json,
-    set_aside,
-    stamp_of,
-    status_of,
-)
+from neobert.files import checksum_of, is_there, json_bytes, publish_once, read_json, set_aside, stamp_of, status_of
 from neobert.identity import NUMERICS
 from neobert.processes import REPOSITORY
 from neobert.recipe import Value

@@ -22,23 +22,10 @@ from pathlib import Path
 
 from neobert import executors
 from neobert.command_line import Parser, guarded, set_up_logging
-from neobert.errors import (
-    EXIT_DONE,
-    EXIT_REQUEUE,
-    EXIT_RUN_FAILED,
-    MissingData,
-    RunFailed,
-)
+from neobert.errors import EXIT_DONE, EXIT_REQUEUE, EXIT_RUN_FAILED, MissingData, RunFailed
 from neobert.executors import Execute
 from neobert.files import append_line, reason_of, refresh, status_of
-from neobert.processes import (
-    Stopped,
-    StopRequest,
-    allow_many_files,
-    end_with_parent,
-    keep_freed_memory,
-    read_count,
-)
+from neobert.processes import Stopped, StopRequest, allow_many_files, end_with_parent, keep_freed_memory, read_count
 from neobert.runs.claims import LEASE_SECONDS, Claim, ClaimLost, acquire, is_claimed, last_owner, measure_file_time
 from neobert.runs.kinds import KINDS, RUN_KINDS, is_done, kind_of
 from neobert.runs.layout import Layout
