@@ -143,7 +143,7 @@ class PackedEncoder(EmbeddingModel):
         placed = Placement.of(np.zeros_like(columns), columns, lengths, (1, int(lengths.sum())))
         token_ids = placed.grid(np.concatenate([ids for ids, _ in texts]), 0)
         positions = torch.from_numpy(placed.positions).unsqueeze(0)
-        if _has_kernels(device, precision) or self._has_score_bias:
+        if (has_variable_length_kernels(device) and precision != "fp32") or self._has_score_bias:
             plan = packed_plan(torch.from_numpy(placed.doc_ids).unsqueeze(0), positions, device)
         else:
             first = np.flatnonzero(np.diff(lengths, prepend=-1))
@@ -151,10 +151,6 @@ class PackedEncoder(EmbeddingModel):
             runs = tuple(zip(counts.tolist(), lengths[first].tolist(), strict=True))
             plan = AttentionPlan(positions, max_seqlen=int(lengths.max()), attention=AttentionOfEqualLengths(runs))
         return PackedTexts(torch.from_numpy(token_ids), plan, torch.from_numpy(lengths)).to(device)
-
-
-def _has_kernels(device: torch.device, precision: EmbeddingPrecision) -> bool:
-    return has_variable_length_kernels(device) and precision != "fp32"
 
 
 class PaddedEncoder(EmbeddingModel):
