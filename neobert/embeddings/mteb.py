@@ -170,13 +170,11 @@ def _search(
 
 
 _CONVERTERS: Mapping[Category, Callable[[Mapping[str, Table]], Any]] = {
-    "clustering": lambda tables: _rows(
-        {"test": {name: [list(own)] for name, own in tables["test"].items()}}
-    ),  # one set
+    "clustering": lambda tables: _rows({"test": {name: [list(own)] for name, own in tables["test"].items()}}),
     "reranking": _reranking,
     "retrieval": _retrieval,
 }
-"""Converters of tables to mteb's data; those of other categories are taken as they are."""
+"""Converters of tables to mteb's data: all texts of clustering are one set; other categories are taken as they are."""
 
 
 class MtebModel(AbsEncoder):

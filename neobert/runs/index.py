@@ -195,11 +195,13 @@ class Index:
         workers = _workers_of(owners)
         failures = tuple(_failure_at(part.error, part.id) for part in pending if self.is_there(part.error))
         heartbeat = max((self.now - owner.silent_seconds for owner in owners.values()), default=None)
-        state: State = "waiting" if self.is_there(self.layout.root / work.reference / "run.json") else "missing"
+        state: State = "missing"
         if any(worker.is_live for worker in workers):
             state = "running"
         elif failures:
             state = "failed"
+        elif self.is_there(self.layout.root / work.reference / "run.json"):
+            state = "waiting"
         return WorkProgress(state, pending, workers, failures, heartbeat)
 
     def rows(self) -> list[Row]:

@@ -192,7 +192,7 @@ def submit(job: Job, runs: Path, snapshot: Path, logs: Path, after: Sequence[str
         RunFailed: the controller does not answer.
     """
     logs.mkdir(parents=True, exist_ok=True)
-    if job.resources.setup:  # may contain secrets
+    if job.resources.setup:  # may contain secrets, which only the user can read
         (logs / SETUP).touch(mode=0o600)
         (logs / SETUP).write_text("".join(f"{line}\n" for line in job.resources.setup))
     executor = _submitit().SlurmExecutor(folder=logs, max_num_timeout=MOST_TIMEOUTS)
