@@ -52,8 +52,7 @@ def save_modules(encoder: Any, tokenizer: Any, folder: Path, prompts: Mapping[st
     Raises:
         ValueError: sentence-transformers is not installed.
     """
-    if find_spec("sentence_transformers") is None:
-        raise ValueError("this export needs sentence_transformers: install the extra with pip install -e '.[export]'")
+    require_packages("sentence_transformers")
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 
@@ -88,3 +87,9 @@ def sentence_vectors(folder: Path) -> Encode:
 
     model = SentenceTransformer(str(folder), device="cpu")
     return lambda texts, prompt: model.encode(list(texts), prompt_name=prompt, show_progress_bar=False)
+
+
+def require_packages(*names: str) -> None:
+    """Raise ValueError unless packages are installed."""
+    if missing := [name for name in names if find_spec(name) is None]:
+        raise ValueError(f"this export needs {', '.join(missing)}: install the extra with pip install -e '.[export]'")
