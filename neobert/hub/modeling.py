@@ -236,23 +236,18 @@ class NeoBERTModel(NeoBERTPreTrainedModel):
             positions = torch.where(mask.bool(), mask.bool().long().cumsum(dim=1) - 1, -1)
         else:
             positions = torch.arange(tokens, device=embeddings.device).expand(rows, tokens)
-        if not torch.compiler.is_compiling():
-            self._check_context(positions, was_given=given is not None)
-        return positions
-
-    def _check_context(self, positions: Tensor, was_given: bool) -> None:
         context = self.config.max_length
-        if positions.shape[1] <= context and not was_given:
-            return
+        if torch.compiler.is_compiling() or (tokens <= context and given is None):
+            return positions
         longest = int(positions.max()) + 1
-        if longest <= context:
-            return
-        if isinstance(self.positional_embedding, LearnedPositions):
+        if longest > context and isinstance(self.positional_embedding, LearnedPositions):
             raise ValueError(
                 f"a sequence reaches {longest} tokens, but the learned position table has {context}: truncate it to "
                 f"{context} tokens, or take a model with rotary positions or a longer context"
             )
-        logger.warning_once(f"A sequence reaches {longest} tokens, and the model was trained on at most {context}.")
+        if longest > context:
+            logger.warning_once(f"A sequence reaches {longest} tokens, and the model was trained on at most {context}.")
+        return positions
 
 
 class LabelModel(NeoBERTPreTrainedModel):
