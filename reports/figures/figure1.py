@@ -227,8 +227,8 @@ def _label_bars(axes: "Axes", bars: Sequence[Bar], places: list[float], room: fl
             text = f"loss {number(bar.loss.mean, 3)}"
             axes.text(place, -0.133, text, fontsize=5.4, color="#444444", **below)
         colour = "#333333" if bar.row.kept else "#777777"
-        label = bar.label.replace("Depth-to-", "Depth-to- ").replace(" × ", "\u00a0×\u00a0")  # do not break shapes
-        lines = textwrap.wrap(label, 11, break_on_hyphens=False)
+        change = bar.label.replace("Depth-to-", "Depth-to- ").replace(" × ", "\u00a0×\u00a0")  # do not break shapes
+        lines = textwrap.wrap(change, 11, break_on_hyphens=False)
         lines += [f"(vs {bar.row.parent})"] if bar.row.parent not in ("", follows) else []
         axes.text(place, -0.19, "\n".join(lines), linespacing=1.15, fontsize=5.9, color=colour, **below)
 
