@@ -176,7 +176,8 @@ def study(
     found = []
     for run_file in _run_files_of(files, task):
         own = run_file.specification(GlueStudy)
-        facts = {"scale": run_file.labels.get("scale"), "seed": own.seed, "sampler": _sampler_of(own), "id": own.id}
+        sampled = "grid" if own.search is None else own.search.sampler
+        facts = {"scale": run_file.labels.get("scale"), "seed": own.seed, "sampler": sampled, "id": own.id}
         is_named = variant == run_file.labels.get("model") or variant in run_file.labels.get("variants", ())
         if is_named and all(value in (None, facts[name]) for name, value in wanted.items()):
             found.append((run_file, facts))
@@ -201,10 +202,6 @@ def _run_files_of(files: RunFiles, task: str) -> Iterator[RunFile]:
                 yield read_run_file(path.parent)
             except (DamagedFile, MissingData) as error:
                 warnings.warn(str(error), stacklevel=3)
-
-
-def _sampler_of(study: GlueStudy) -> SamplerName:
-    return "grid" if study.search is None else study.search.sampler
 
 
 @dataclass(frozen=True)

@@ -244,7 +244,14 @@ def proved(own: Ladder) -> Ladder:
         except ValidationError as error:
             raise ValueError(f"SCALES[{name!r}]: {findings_in(error)}") from error
     for variant in own.variants.values():
-        _prove_variant(variant, own.variants)
+        parent = variant.parent
+        if parent is None and variant.modifications:
+            raise ValueError(f"{variant.name} declares modifications of a parent, and it has none: give it one")
+        if parent is not None and own.variants.get(parent.name) is not parent:
+            where = "which the file does not hold: import or declare it there by name"
+            raise ValueError(f"{variant.name} continues {parent.name}, {where}")
+        if parent is not None:
+            prove(variant.name, parent.recipe, variant.recipe, variant.modifications)
     for variant in own.variants.values():
         recipe = variant.recipe.pretraining
         try:
@@ -255,19 +262,6 @@ def proved(own: Ladder) -> Ladder:
         if (corpus := recipe.data.corpus) not in corpora:
             raise ValueError(f"{variant.name} reads corpus {corpus!r}: {did_you_mean(corpus, corpora)}")
     return own
-
-
-def _prove_variant(variant: Variant, variants: Mapping[str, Variant]) -> None:
-    parent = variant.parent
-    if parent is None:
-        if variant.modifications:
-            raise ValueError(f"{variant.name} declares modifications of a parent, and it has none: give it one")
-        return
-    if variants.get(parent.name) is not parent:
-        raise ValueError(
-            f"{variant.name} continues {parent.name}, which the file does not hold: import or declare it there by name"
-        )
-    prove(variant.name, parent.recipe, variant.recipe, variant.modifications)
 
 
 def _require_parts(recipe: Pretraining) -> None:

@@ -60,14 +60,6 @@ FORMS = {
 }
 
 
-def _text_of(field: str, value: float) -> str:
-    """Return a number as names have it; empty if they cannot."""
-    if field == "rate":
-        return rate_text(value)
-    text = f"{value:g}"
-    return text if field != "steps" or SHARE.fullmatch(text) else ""
-
-
 def split_numbers(ladder: Ladder, name: str) -> tuple[str, list[tuple[str, str]]]:
     """Return the name of the variant that a name sets numbers of, and these: fields with their values as text."""
     base, numbers = name, list[tuple[str, str]]()
@@ -93,7 +85,9 @@ def _with_numbers(ladder: Ladder, name: str) -> Variant | None:
             value = float(text)
         except ValueError:
             value = math.nan
-        if not math.isfinite(value) or _text_of(field, value) != text:
+        shown = rate_text if field == "rate" else "{:g}".format
+        is_no_share = field == "steps" and not SHARE.fullmatch(text)
+        if not math.isfinite(value) or shown(value) != text or is_no_share:
             form = FORMS.get(field, f"up to six digits, as @{field}-0.95")
             raise ValueError(f"{name!r} names no value of {field}: write {form}")
     fields = [field for field, _ in numbers]

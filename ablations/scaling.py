@@ -22,13 +22,7 @@ from neobert.execution import Execution
 from neobert.identity import difference
 from neobert.processes import available_cores
 
-AS_WRITTEN_DOCUMENTS = 100_000
-
-
 # Numbers at a scale
-
-SIGNIFICANT_DIGITS = 12
-"""Scaled rates are rounded to these digits, so that 3 × 2e-3 is 6e-3."""
 
 
 def nearest_row(name: str, rows: Rows, number: float) -> Any:
@@ -74,8 +68,8 @@ def scaled_count(name: str, rows: Rows, number: int, unit: int = 1) -> int:
 
 
 def in_ratio(number: float, before: float, after: float) -> float:
-    """Return `number` × `after` / `before` in twelve significant digits."""
-    return float(f"{number * after / before:.{SIGNIFICANT_DIGITS}g}")
+    """Return `number` × `after` / `before` in twelve significant digits, so that 3 × 2e-3 is 6e-3."""
+    return float(f"{number * after / before:.12g}")
 
 
 def replaced(name: str, rule: Any, value: Any, baseline: Any) -> Any:
@@ -359,7 +353,7 @@ def synthetic_documents(ladder: Ladder, scale: Scale) -> int:
     """Return the number of documents in a synthetic corpus at a scale."""
     rules = rules_of(ladder, scale)
     if rules is None:
-        return AS_WRITTEN_DOCUMENTS if scale == "as-written" else 4_000_000
+        return 100_000 if scale == "as-written" else 4_000_000
     return rules.documents
 
 

@@ -168,10 +168,7 @@ def _write_temporary(path: Path, content: bytes) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = temporary_sibling(path)
     try:
-        with temporary.open("xb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
+        _create(temporary, content)
     except OSError:
         temporary.unlink(missing_ok=True)
         raise
@@ -299,16 +296,12 @@ def set_aside(path: Path, reason: str) -> Path:
 
     The caller must hold the claim of whatever the file belongs to.
     """
-    aside = _free_name(path)
+    names = (path.with_name(f"{path.name}.damaged-{number}") for number in count(1))
+    aside = next(name for name in names if not is_there(name, follow=False))
     path.rename(aside)
     sync_folder(path.parent)
     logger.warning(f"{reason}: set aside as {aside.name}, to be made again")
     return aside
-
-
-def _free_name(path: Path) -> Path:
-    names = (path.with_name(f"{path.name}.damaged-{number}") for number in count(1))
-    return next(name for name in names if not is_there(name, follow=False))
 
 
 def json_bytes(value: Any) -> bytes:

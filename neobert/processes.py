@@ -133,7 +133,9 @@ def wait_for(
             while any(child.poll() is None for child in children):
                 with suppress(OSError):  # of a file server that is away: the children work on
                     watch()
-                _wait_any(children, interval)
+                deadline = time.monotonic() + interval
+                while time.monotonic() < deadline and any(child.poll() is None for child in children):
+                    time.sleep(min(POLL_SECONDS, interval))
         except (KeyboardInterrupt, Terminated):
             for child in children:
                 child.terminate()
@@ -145,12 +147,6 @@ def wait_for(
             child.kill()
         raise
     return codes
-
-
-def _wait_any(children: Sequence["subprocess.Popen[bytes]"], seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline and any(child.poll() is None for child in children):
-        time.sleep(min(POLL_SECONDS, seconds))
 
 
 WARNINGS = frozenset({signal.SIGUSR1, signal.SIGUSR2})
@@ -317,31 +313,22 @@ def worker_environment(threads: int) -> dict[str, str]:
 
 
 def work_here(
-    runs: Path,
-    arguments: Sequence[str],
-    *,
-    environments: Sequence[Mapping[str, str]],
-    watch: Callable[[], None],
-    interval_seconds: float,
+    runs: Path, arguments: Sequence[str], *, environments: Sequence[Mapping[str, str]], watch: Callable[[], None]
 ) -> int:
-    """Run a worker on the folder `runs` in each environment until all end, calling `watch` every `interval_seconds`.
+    """Run a worker on the folder `runs` in each environment until all end, calling `watch` every second.
 
     `arguments` are the flags and references of the worker command. Ctrl-C, SIGTERM and SIGHUP are passed on: workers
-    save their state, and the same command continues later. Returns 0 if any worker did, else their highest code.
+    save their state, and the same command continues later. Returns 0 if any worker did, else their highest code, in
+    which a process that a signal killed, as a warning says, counts as 1.
     The working folder is not on the path of workers: what lies there may have the names of packages.
     """
     command = [sys.executable, "-P", "-m", "neobert.runs.worker", "--runs", str(runs), *arguments]
     children = [start_child(command, environment) for environment in environments]
-    codes = documented_codes(wait_for(children, watch, interval_seconds))
-    return EXIT_DONE if EXIT_DONE in codes else max(codes)
-
-
-def documented_codes(codes: Sequence[int]) -> list[int]:
-    """Return exit codes with 1 for each process that a signal killed, and say so on stderr."""
+    codes = wait_for(children, watch)
     for signal_number, count in sorted(Counter(-code for code in codes if code < 0).items()):
         why = " (out of memory?)" if signal_number == signal.SIGKILL else ""
         logger.warning(f"{count} of {len(codes)} processes killed by signal {signal_number}{why}")
-    return [EXIT_RUN_FAILED if code < 0 else code for code in codes]
+    return EXIT_DONE if EXIT_DONE in codes else max(EXIT_RUN_FAILED if code < 0 else code for code in codes)
 
 
 def offline_environment() -> dict[str, str]:

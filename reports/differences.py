@@ -97,11 +97,15 @@ class ComparedStep:
 
 def find_steps(study: Study) -> tuple[ComparedStep, ...]:
     """Return all steps by design and measure, in the order of the ladder. The steps of one design in one measure are
-    one family of tests."""
+    one family of tests. Pairs with the runs of an earlier one are left out of leave-one-out and add-one."""
     families: dict[tuple[str, str], list[ComparedStep]] = defaultdict(list)
-    for design, variant, parent in _compared_rows(study):
-        for step in _Pair(design, variant, parent).steps(study):
-            families[design, step.measure.name].append(step)
+    seen = set()
+    for design, variant, parent in _pairs_of_designs(study):
+        runs = variant.run_ids, parent.run_ids
+        if design in (LADDER, OWN_RATES) or not all(runs) or runs not in seen:
+            seen.add(runs)
+            for step in _Pair(design, variant, parent).steps(study):
+                families[design, step.measure.name].append(step)
     return tuple(chain.from_iterable(map(_judged, families.values())))
 
 
@@ -110,18 +114,8 @@ def _judged(family: Sequence[ComparedStep]) -> Iterator[ComparedStep]:
     yield from (step if step.reason else replace(step, judged=next(judged)) for step in family)
 
 
-def _compared_rows(study: Study) -> Iterator[tuple[str, ScoreRow, ScoreRow]]:
-    """Yield (design, variant, parent) for every pair that designs compare. Pairs with the runs of an earlier one are
-    left out of leave-one-out and add-one."""
-    seen = set()
-    for design, variant, parent in _pairs_of_designs(study):
-        runs = variant.run_ids, parent.run_ids
-        if design in (LADDER, OWN_RATES) or not all(runs) or runs not in seen:
-            seen.add(runs)
-            yield design, variant, parent
-
-
 def _pairs_of_designs(study: Study) -> Iterator[tuple[str, ScoreRow, ScoreRow]]:
+    """Yield (design, variant, parent) for every pair that designs compare."""
     rows = study.compared_rows
     for row in study.last_rows.values():
         if row.parent:
@@ -188,7 +182,8 @@ class _Pair:
         if len(common) > len(values[0]):
             notes.append("fine-tuning seeds of one pre-training seed are averaged and count as one seed")
         reason = "" if common else f"{self.variant.name} and {self.parent.name} have no seed in common"
-        return _with_values(step, values, reason, notes)
+        difference = replace(step.difference, ours=values[0], theirs=values[1])
+        return replace(step, difference=difference, reason=reason, notes=tuple(notes))
 
     def _in_glue(self, study: Study) -> ComparedStep:
         """Return the step in mean scores over the tasks, in points. A side that lacks a task has no mean."""
@@ -205,17 +200,15 @@ class _Pair:
 
     def _in_scores(self, measure: Measure, tasks: Sequence[str], reason: str) -> ComparedStep:
         means = [mean for row in self._rows if (mean := row.mean_over(tasks)) is not None]
-        reason = reason or why_scores_not_paired(*self._rows, tasks) or self._why_other_choice()
+        reason = reason or why_scores_not_paired(*self._rows, tasks)
+        grids = [set(row.recipe.grid.points()) for row in self._rows]
+        if self.variant.recipe.pretraining == self.parent.recipe.pretraining and grids[0] != grids[1]:
+            reason = reason or OTHER_GRID
         if reason:
             return self._without_values(measure, reason=reason)
         common = means[0].by_seeds.keys() & means[1].by_seeds.keys()
         ids = {trial for row in self._rows for trial in row.trial_ids(tasks, common)}
         return replace(self._subtract(measure, "", means), ids=tuple(sorted(ids)))
-
-    def _why_other_choice(self) -> str:
-        grids = [set(row.recipe.grid.points()) for row in self._rows]
-        is_choice = self.variant.recipe.pretraining == self.parent.recipe.pretraining and grids[0] != grids[1]
-        return OTHER_GRID if is_choice else ""
 
     def _in_loss(self) -> ComparedStep:
         """Return the step in held-out loss on the corpus that the variant was trained on: in nats per token for models
@@ -281,14 +274,6 @@ class _Pair:
         step = self._subtract(measure, "", [estimate_by_seed(asked[side].seed, points[side]) for side in (0, 1)])
         counted = pd.concat(asked)
         yield replace(step, ids=tuple(sorted(counted.id[counted.seed.isin(step.difference.ours)])))
-
-
-def _with_values(
-    step: ComparedStep, values: Sequence[Mapping[int, float]], reason: str, notes: Sequence[str]
-) -> ComparedStep:
-    """Return a step with the values of both arms."""
-    difference = replace(step.difference, ours=values[0], theirs=values[1])
-    return replace(step, difference=difference, reason=reason, notes=tuple(notes))
 
 
 def relative_change(variant: ScoreRow, parent: ScoreRow, tasks: Sequence[str]) -> float | None:

@@ -118,23 +118,14 @@ def _find_studies(arguments: argparse.Namespace, frames: "Frames") -> "list[Find
     return [Findings(read_study(frames, *group), names[group]) for group in chosen]
 
 
-def _require_packages() -> None:
-    """Check that the optional packages are installed.
-
-    Raises:
-        MissingData: one is not.
-    """
-    for package in ("jinja2", "matplotlib"):
-        if find_spec(package) is None:
-            raise MissingData(f"reports need {package}, which is not installed: pip install -e '.[reports]'")
-
-
 def _report(arguments: argparse.Namespace, ladder: "Ladder") -> int:
     from reports.figures.throughput import FOLDER, throughput_files, throughput_lines
     from reports.findings import PAGE, render_page
     from reports.frames import read_frames
 
-    _require_packages()
+    for package in ("jinja2", "matplotlib"):
+        if find_spec(package) is None:
+            raise MissingData(f"reports need {package}, which is not installed: pip install -e '.[reports]'")
     refuse_no_folder("--out", arguments.out)
     frames = read_frames(ladder, arguments.runs)
     studies = _find_studies(arguments, frames)
@@ -146,19 +137,15 @@ def _report(arguments: argparse.Namespace, ladder: "Ladder") -> int:
     problems = [*frames.problems, *of_studies, *frames.curves.problems]
     page = render_page(ladder, studies, speeds, files | {FOLDER: list(map(str, others))}, problems)
     others += _write(arguments.out, {PAGE: page.encode()})
-    _print_problems(problems)
+    if problems:
+        print(f"{len(problems)} finding(s) about records that are not counted:", file=sys.stderr)
+        print("\n".join(f"  {problem}" for problem in problems), file=sys.stderr)
     if arguments.json:
         print(json.dumps(summaries, indent=1))
     else:
         lines = [line for summary in summaries for line in _lines(ladder, summary)]
         print("\n".join([*lines, "for everything together:", *(f"  {path}" for path in others)]))
     return EXIT_DONE
-
-
-def _print_problems(problems: Sequence[str]) -> None:
-    if problems:
-        print(f"{len(problems)} finding(s) about records that are not counted:", file=sys.stderr)
-        print("\n".join(f"  {problem}" for problem in problems), file=sys.stderr)
 
 
 def main(given: list[str] | None = None) -> int:

@@ -160,7 +160,11 @@ def read_study(frames: Frames, scale: Scale, data: str) -> Study:
     ladder, vocabulary = frames.ladder, frames.vocabulary(scale, data)
     trials, runs = select_group(frames.trials, scale, data), frames.runs_of(scale, data)
     is_named = trials.task.isin(list(ladder.tasks))
-    others, trials = _other_tasks(trials[~is_named]), trials[is_named]
+    others = [
+        f"{count} trial(s) on {task_title(task)}, which is not among the ladder's TASKS"
+        for task, count in trials[~is_named].groupby("task").size().items()
+    ]
+    trials = trials[is_named]
     is_external = trials.model.notna()
     recipes = {name: scaled(ladder, variant.recipe, scale, vocabulary) for name, variant in ladder.variants.items()}
     pretraining = {name: recipes[name].pretraining for name in ladder.steps}
@@ -195,12 +199,6 @@ def read_study(frames: Frames, scale: Scale, data: str) -> Study:
         unavailable_tasks={task: reason for own in runs.unavailable_tasks for task, reason in sorted(own.items())},
         left_out=tuple(sorted([*twins.values(), *_strange_runs(ladder, strange), *lost, *others])),
     )
-
-
-def _other_tasks(trials: pd.DataFrame) -> list[str]:
-    """Return sentences about trials on tasks that the ladder does not name."""
-    counts = trials.groupby("task").size().items()
-    return [f"{count} trial(s) on {task_title(task)}, which is not among the ladder's TASKS" for task, count in counts]
 
 
 def _row(

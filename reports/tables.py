@@ -22,15 +22,8 @@ BINARY_ERROR = 1e-9
 """More than the binary rounding error of a mean of decimal numbers, less than any printed digit."""
 MARKUP = re.compile(r"[\\|]|<(?=[A-Za-z/!?])|&(?=#|\w+;)|\](?=\()")
 """Characters that Markdown would read as a column, a tag, an entity or a link."""
-LATEX = {
+LATEX = {character: f"\\{character}" for character in "&%$#_{}"} | {
     "\\": r"\textbackslash{}",
-    "&": r"\&",
-    "%": r"\%",
-    "$": r"\$",
-    "#": r"\#",
-    "_": r"\_",
-    "{": r"\{",
-    "}": r"\}",
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",
     "<": r"\textless{}",

@@ -74,9 +74,6 @@ tokens (benchmarks/README.md). NeoBERT itself reached 16 % (2.1T tokens in 6,000
 ASSUMED_GPU = "H100"
 """The GPU of a plan that names none, at the scales at which nobody trains without one."""
 
-SPECIALS = {1: 2, 2: 3}
-"""Number of special tokens around one text and around a pair."""
-
 
 @dataclass(frozen=True)
 class TaskSize:
@@ -88,7 +85,7 @@ class TaskSize:
 
     def tokens(self, task: Task, most: int) -> float:
         """Return the mean number of tokens of an example, at most `most`."""
-        specials = SPECIALS[min(2, len(task.columns))]
+        specials = 1 + len(task.columns)  # around one text, or around and between two
         return min(float(most), self.characters / CHARACTERS_PER_TOKEN + specials)
 
 

@@ -261,7 +261,6 @@ def _run_locally(
                 [*flags, *(run.reference for run in batch)],
                 environments=[variables | ({} if each is None else _on_gpus(each, len(gpus))) for each in gpus],
                 watch=watch,
-                interval_seconds=1.0,
             )
         if code == EXIT_REQUEUE:
             return code

@@ -41,35 +41,15 @@ def add_data_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def add_place_flags(parser: argparse.ArgumentParser, shown: str = "") -> None:
-    """Add the flags of a command that runs something; `shown` is what a dry run prints, if there is one."""
+    """Add the flags of a command that runs something; `shown` is what a dry run prints, if there is one. Those of
+    resources are named like the fields of `neobert.slurm.profile.Resources`."""
     add = parser.add_argument
     add("--workers", type=count, metavar="N", help="processes at a time (default: one per GPU, or per core)")
     if shown:
         add("--dry-run", action="store_true", help=f"print the {shown} and stop")
     track = "send metrics and scores of runs to a tracker, offline, below RUNS/tracking (docs/guide.md)"
     add("--track", choices=("tensorboard", "wandb"), help=track)
-    _add_cluster_flags(parser)
-
-
-def add_trust_flag(parser: argparse.ArgumentParser) -> None:
-    code = "with --model: run Python files of the folder or of NAME@COMMIT with all your permissions; read them first"
-    parser.add_argument("--trust-remote-code", action="store_true", help=code)
-
-
-def add_benchmark_flag(parser: argparse.ArgumentParser) -> None:
-    """Add --benchmark, whose value `neobert.data.mteb_tasks` checks."""
-    parser.add_argument(
-        "--benchmark",
-        nargs="+",
-        action="extend",
-        metavar="NAME",
-        help='with mteb: only the tasks of "MTEB(eng, v1)" or "MTEB(eng, v2)" (default: v1, and tasks of your own)',
-    )
-
-
-def _add_cluster_flags(parser: argparse.ArgumentParser) -> None:
-    """Add --cluster and the flags of resources, named like the fields of `neobert.slurm.profile.Resources`."""
-    parser.add_argument(
+    add(
         "--cluster",
         choices=("auto", "here", "slurm"),
         default="auto",
@@ -91,6 +71,22 @@ def _add_cluster_flags(parser: argparse.ArgumentParser) -> None:
     add("--micro-batch-tokens", type=count, metavar="N", help="tokens that a GPU computes at once")
     add("--engine", choices=("single", "ddp", "zero1", "zero2"), help="how GPUs share a model (default: ddp)")
     add("--sbatch", action="append", metavar="LINE", help="an additional option of sbatch, such as mail-type=FAIL")
+
+
+def add_trust_flag(parser: argparse.ArgumentParser) -> None:
+    code = "with --model: run Python files of the folder or of NAME@COMMIT with all your permissions; read them first"
+    parser.add_argument("--trust-remote-code", action="store_true", help=code)
+
+
+def add_benchmark_flag(parser: argparse.ArgumentParser) -> None:
+    """Add --benchmark, whose value `neobert.data.mteb_tasks` checks."""
+    parser.add_argument(
+        "--benchmark",
+        nargs="+",
+        action="extend",
+        metavar="NAME",
+        help='with mteb: only the tasks of "MTEB(eng, v1)" or "MTEB(eng, v2)" (default: v1, and tasks of your own)',
+    )
 
 
 def add_execution_flags(parser: argparse.ArgumentParser) -> None:

@@ -9,7 +9,7 @@ from rich.markup import escape
 
 from ablations.launch.costs import Cost, PlanCosts, stage_flops
 from ablations.launch.request import gpus_in_words
-from ablations.plan import PlannedRun, VariantRow
+from ablations.plan import PlannedRun, VariantRow, unfinished
 from neobert.console import output, quantity, table
 from neobert.kinds.pretraining import PretrainingRun
 from neobert.runs.index import State
@@ -172,8 +172,7 @@ def _print_total(rows: Sequence[VariantRow], costs: PlanCosts) -> None:
     console, total, machine = output(), costs.total, costs.machine
     console.print(_state_counts(each.state for row in rows for each in row.planned))
     memory, hours, disk = (number or "unknown" for number in _cost_cells(total))
-    left = {each.run.id: each.run for row in rows for each in row.planned if each.state != "done"}
-    stages = PretrainingRun.among(left.values())
+    stages = PretrainingRun.among(unfinished(rows))
     tokens = quantity(sum(stage.recipe.stages[-1].tokens for stage in stages))
     gpus = f"{gpus_in_words(machine.gpus)} (engine {machine.engine})"
     console.print(

@@ -107,7 +107,12 @@ def verify_prefetch(folder: Path, needs: Needs) -> list[Gap]:
     source = DirectorySource(folder)
     items = list(items_of(needs))
     absent = [Gap(item, reason) for item in items for reason in _absent(source, item)]
-    return absent or [Gap(item, reason) for item in items for reason in _altered(source, item)]
+    return absent or [
+        Gap(item, f"{folder / name} has other bytes than {entry.repository} at {entry.revision}: remove it")
+        for item in items
+        for name, entry in source.manifest.below(item.folder).items()
+        if has_size(folder / name, entry) and not has_content(folder / name, entry)
+    ]
 
 
 def _absent(source: DirectorySource, item: Item) -> Iterator[str]:
@@ -128,13 +133,6 @@ def _absent(source: DirectorySource, item: Item) -> Iterator[str]:
         path = source.folder / name
         if not path.is_file() or entry.is_downloaded != has_size(path, entry):
             yield f"{path} is not there with its {entry.bytes} bytes, or was not checked after its download"
-
-
-def _altered(source: DirectorySource, item: Item) -> Iterator[str]:
-    for name, entry in source.manifest.below(item.folder).items():
-        path = source.folder / name
-        if has_size(path, entry) and not has_content(path, entry):
-            yield f"{path} has other bytes than {entry.repository} at {entry.revision}: remove it"
 
 
 class HubUnreachable(MissingData):
@@ -264,7 +262,9 @@ def select(folder: Path, items: Sequence[Item], *, most_bytes: int | None = None
     listings = Listings(manifest)
     rows = []
     for item in items:
-        if _is_foreign(folder, item, manifest):
+        entries = manifest.below(item.folder)
+        is_own = any(entry.is_downloaded or has_size(folder / name, entry) for name, entry in entries.items())
+        if not is_own and files_below(folder / item.folder):
             manifest = manifest.without(item.folder)
             rows.append(PlannedItem(item, "not downloaded by prefetch, left as it is"))
             continue
@@ -276,13 +276,6 @@ def select(folder: Path, items: Sequence[Item], *, most_bytes: int | None = None
         except MissingData as error:
             rows.append(_planned(folder, manifest, item, str(error)))
     return DownloadPlan(manifest, tuple(rows))
-
-
-def _is_foreign(folder: Path, item: Item, manifest: Manifest) -> bool:
-    """Return whether the item's folder contains files, none of which is one that prefetch downloaded."""
-    entries = manifest.below(item.folder)
-    is_own = any(entry.is_downloaded or has_size(folder / name, entry) for name, entry in entries.items())
-    return not is_own and bool(files_below(folder / item.folder))
 
 
 def _planned(folder: Path, manifest: Manifest, item: Item, problem: str | None = None) -> PlannedItem:

@@ -120,9 +120,6 @@ class DeclaredSet:
     texts_per_pair: int | None = None
     in_paper: bool = True
 
-    def belongs_to(self, mix: Mix) -> bool:
-        return self.in_paper if mix == "paper" else self.texts_per_pair is not None
-
     @property
     def repositories(self) -> tuple[Repository, ...]:
         """The repository, one entry per pattern."""
@@ -177,4 +174,6 @@ DECLARED_SETS: Mapping[str, DeclaredSet] = TypeAdapter(dict[str, DeclaredSet]).v
 
 def sets_of(mix: Mix) -> tuple[str, ...]:
     """Return the names of a mix's data sets."""
-    return tuple(name for name, declared in DECLARED_SETS.items() if declared.belongs_to(mix))
+    if mix == "paper":
+        return tuple(name for name, declared in DECLARED_SETS.items() if declared.in_paper)
+    return tuple(name for name, declared in DECLARED_SETS.items() if declared.texts_per_pair is not None)

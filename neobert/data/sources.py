@@ -32,14 +32,7 @@ from neobert.data.manifest import (
     require_complete,
     require_unchanged,
 )
-from neobert.data.mteb_tasks import (
-    MTEB_REPOSITORIES,
-    OFFICIAL_TASKS,
-    EmbeddingTask,
-    PublishedTask,
-    Table,
-    member_names,
-)
+from neobert.data.mteb_tasks import MTEB_REPOSITORIES, OFFICIAL_TASKS, EmbeddingTask, PublishedTask, Table, member_names
 from neobert.data.pairs import DECLARED_SETS, INSTRUCTIONS_FILE, Pair, own_pairs, read_words
 from neobert.data.reading import data_files, split_name, table_file
 from neobert.data.task_files import BLIMP_FOLDER, MinimalPair, SplitFiles, paradigm_files, read_pairs

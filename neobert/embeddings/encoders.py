@@ -143,7 +143,7 @@ class PackedEncoder(EmbeddingModel):
         placed = Placement.of(np.zeros_like(columns), columns, lengths, (1, int(lengths.sum())))
         token_ids = placed.grid(np.concatenate([ids for ids, _ in texts]), 0)
         positions = torch.from_numpy(placed.positions).unsqueeze(0)
-        if _has_kernels(device, precision) or self._has_score_bias:
+        if (has_variable_length_kernels(device) and precision != "fp32") or self._has_score_bias:
             plan = packed_plan(torch.from_numpy(placed.doc_ids).unsqueeze(0), positions, device)
         else:
             first = np.flatnonzero(np.diff(lengths, prepend=-1))
@@ -151,10 +151,6 @@ class PackedEncoder(EmbeddingModel):
             runs = tuple(zip(counts.tolist(), lengths[first].tolist(), strict=True))
             plan = AttentionPlan(positions, max_seqlen=int(lengths.max()), attention=AttentionOfEqualLengths(runs))
         return PackedTexts(torch.from_numpy(token_ids), plan, torch.from_numpy(lengths)).to(device)
-
-
-def _has_kernels(device: torch.device, precision: EmbeddingPrecision) -> bool:
-    return has_variable_length_kernels(device) and precision != "fp32"
 
 
 class PaddedEncoder(EmbeddingModel):
@@ -246,7 +242,10 @@ class TextEncoder:
         for chunk, framed, cut in prefetch(self._framed(distinct, instruction)):
             vectors[chunk] = self._vectors(framed)
             is_cut[chunk] = cut
-        _require_finite(vectors, numbers)
+        broken = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
+        if len(broken):
+            number = int(np.flatnonzero(np.isin(numbers, broken))[0])
+            raise RunFailed(f"the vector of text {number} is not finite: the weights or the precision do not serve")
         empty = sum(not text.strip() for text in texts)
         self.counts += TextCounts(len(texts), empty, int(is_cut[numbers].sum()))
         return vectors if len(distinct) == len(texts) else vectors[numbers]
@@ -280,13 +279,6 @@ def _distinct(texts: Sequence[str]) -> tuple[list[str], Array]:
             raise ValueError(f"text {number} is {text!r}, not a text: leave it out or give an empty text")
         numbers[number] = seen.setdefault(text, len(seen))
     return list(seen), numbers
-
-
-def _require_finite(vectors: Array, numbers: Array) -> None:
-    broken = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
-    if len(broken):
-        number = int(np.flatnonzero(np.isin(numbers, broken))[0])
-        raise RunFailed(f"the vector of text {number} is not finite: the weights or the precision do not serve")
 
 
 @dataclass(frozen=True)

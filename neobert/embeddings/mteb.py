@@ -99,18 +99,6 @@ def _temporary_datasets_cache() -> Iterator[None]:
             datasets.config.HF_DATASETS_CACHE = usual
 
 
-def _load(task: AbsTask) -> None:
-    """Load the data of a task from its folder, unless they are loaded. Raises DamagedFile if they cannot be read."""
-    try:
-        task.load_data()
-    except (DatasetsError, OSError, ValueError) as error:
-        reason = str(error).partition("\n")[0]
-        raise DamagedFile(
-            f"{task.metadata.name} in {task.metadata.dataset['path']} cannot be read ({reason}): prefetch it again, or "
-            "set TMPDIR to a folder with more room"
-        ) from error
-
-
 def official_task(name: str) -> AbsTask:
     """Return a copy of a task of mteb's benchmarks, or of a member of one, with their splits and languages."""
     tasks = [task for suite in BENCHMARKS for task in mteb.get_benchmark(suite).tasks]
@@ -142,11 +130,6 @@ def _declare(task: EmbeddingTask | TaskOnData, tables: Mapping[str, Table], orig
 
 def _rows(tables: Mapping[str, Table]) -> Any:
     return DatasetDict({name: Dataset.from_dict({**table}) for name, table in tables.items()})
-
-
-def _one_set(tables: Mapping[str, Table]) -> Any:
-    """Return all texts of the task as one set."""
-    return DatasetDict(test=Dataset.from_dict({name: [list(values)] for name, values in tables["test"].items()}))
 
 
 def _retrieval(tables: Mapping[str, Table]) -> Any:
@@ -187,11 +170,11 @@ def _search(
 
 
 _CONVERTERS: Mapping[Category, Callable[[Mapping[str, Table]], Any]] = {
-    "clustering": _one_set,
+    "clustering": lambda tables: _rows({"test": {name: [list(own)] for name, own in tables["test"].items()}}),
     "reranking": _reranking,
     "retrieval": _retrieval,
 }
-"""Converters of tables to mteb's data; those of other categories are taken as they are."""
+"""Converters of tables to mteb's data: all texts of clustering are one set; other categories are taken as they are."""
 
 
 class MtebModel(AbsEncoder):
@@ -302,7 +285,14 @@ def measure_task(
 def _measure_part(model: MtebModel, task: AbsTask) -> TaskResult:
     options: EncodeKwargs = {"batch_size": LOADED_TEXTS, "show_progress_bar": False}
     with _temporary_datasets_cache():
-        _load(task)
+        try:
+            task.load_data()  # from its folder, unless they are loaded
+        except (DatasetsError, OSError, ValueError) as error:
+            reason = str(error).partition("\n")[0]
+            raise DamagedFile(
+                f"{task.metadata.name} in {task.metadata.dataset['path']} cannot be read ({reason}): prefetch it "
+                "again, or set TMPDIR to a folder with more room"
+            ) from error
         try:
             found = mteb.evaluate(
                 model, task, cache=None, encode_kwargs=options, co2_tracker=False, show_progress_bar=False

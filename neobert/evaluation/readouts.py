@@ -27,7 +27,7 @@ from neobert.evaluation.items import READ_BYTES, Items, Stretch
 from neobert.model.attention import AttentionPlan
 from neobert.model.heads import IGNORED_TARGET, MaskedLanguageModel
 from neobert.processes import StopRequest
-from neobert.recipe import Masking, PretrainingPrecision
+from neobert.recipe import PretrainingPrecision
 
 Sums = NDArray[np.float64]
 Span = tuple[int, int]
@@ -198,9 +198,7 @@ def number_of_masks(stretches: Sequence[Stretch]) -> int:
     return max(1, min(MOST_MASKS, READ_BYTES // text_bytes))
 
 
-def read_losses(
-    subject: MeasuredModel, stretches: Sequence[Stretch], stop: StopRequest, masking: Masking = HELDOUT_MASKING
-) -> Measured:
+def read_losses(subject: MeasuredModel, stretches: Sequence[Stretch], stop: StopRequest) -> Measured:
     """Measure the loss in nats per predicted token under fixed masks; a unit is a stretch.
 
     Masks are a function of document, position and mask number, so that models with one tokenizer get the same masks.
@@ -215,7 +213,7 @@ def read_losses(
             place = stretch.document & 0xFFFFFFFF, stretch.document >> 32, stretch.begin
             for number in range(masks):
                 keys = np.full(len(tokens), counter_hash(MASK_SEED, number, *place))
-                masked, is_target = mask_tokens(tokens, keys, np.arange(len(tokens)), masking, subject.ids)
+                masked, is_target = mask_tokens(tokens, keys, np.arange(len(tokens)), HELDOUT_MASKING, subject.ids)
                 predicted[owner] += is_target.sum()
                 for begin, end in equal_parts(len(tokens), subject.room):
                     places = np.flatnonzero(is_target[begin:end])
@@ -255,7 +253,8 @@ def read_pairs(subject: MeasuredModel, pairs: Sequence[MinimalPair], stop: StopR
     right = np.where(losses[:, 0] == losses[:, 1], 0.5, (losses[:, 0] < losses[:, 1]).astype(np.float64))
     by_group: defaultdict[str, list[float]] = defaultdict(list)
     for pair, own in zip(pairs, right.tolist(), strict=True):
-        for group in _groups_of(pair.paradigm):
+        known = PARADIGMS.get(pair.paradigm)
+        for group in (*((known.field, known.phenomenon) if known else ()), pair.paradigm):
             by_group[group].append(own)
     units = [by_group[name] for name in dict.fromkeys(pair.paradigm for pair in pairs)]
     return Measured(
@@ -264,12 +263,6 @@ def read_pairs(subject: MeasuredModel, pairs: Sequence[MinimalPair], stop: StopR
         {group: fmean(own) for group, own in by_group.items()},
         int((right == 0.5).sum()),
     )
-
-
-def _groups_of(paradigm: str) -> tuple[str, ...]:
-    """Return the groups of a paradigm: its field and phenomenon if it is one of BLiMP, and itself."""
-    known = PARADIGMS.get(paradigm)
-    return (paradigm,) if known is None else (known.field, known.phenomenon, paradigm)
 
 
 def perplexity_lengths(context: int) -> list[int]:

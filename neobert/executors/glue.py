@@ -28,17 +28,11 @@ from neobert.glue.batching import ExampleLayout, PackedLayout, PaddedLayout
 from neobert.glue.encoding import EncodedTask, encode_task, load_encoded, save_encoded
 from neobert.glue.finetuning import FineTuner, FineTuningResult, SavedProgress
 from neobert.glue.task_data import data_origin, read_examples
-from neobert.glue.tasks import Task
 from neobert.identity import plain
 from neobert.kinds.glue import GlueStudy, SearchTrial, Trial
 from neobert.kinds.pretraining import PretrainingRun
 from neobert.model.build import build_classifier
-from neobert.model.heads import (
-    Classifier,
-    Weights,
-    all_but_classifier,
-    encoder_part,
-)
+from neobert.model.heads import Classifier, Weights, all_but_classifier, encoder_part
 from neobert.processes import StopRequest
 from neobert.runs.claims import Claim, ClaimLost
 from neobert.runs.layout import Layout
@@ -231,15 +225,12 @@ def _starting_weights(layout: Layout, study: GlueStudy, model: StudyModel) -> We
     return encoder_part(weights) if study.protocol.transferred == "encoder" else all_but_classifier(weights)
 
 
-def _with_folder(task: Task, run_file: RunFile) -> Task:
-    """Return a ladder's own task with the folder of its data, which is no part of the study."""
-    return task.model_copy(update={"folder": run_file.source.task_folders[task.name]}) if task.is_own else task
-
-
 def _encoded_task(layout: Layout, run_file: RunFile, model: StudyModel, stop: StopRequest) -> EncodedTask:
     """Load the encoded task from disk, or encode it; a damaged file is replaced."""
     study = run_file.specification(GlueStudy)
-    path, task = study.encoded_task(layout), _with_folder(study.about, run_file)
+    path, task = study.encoded_task(layout), study.about
+    if task.is_own:  # the folder of its data is no part of the study
+        task = task.model_copy(update={"folder": run_file.source.task_folders[task.name]})
     what = f"the tokens of {task.title}"
 
     def make(damage: DamagedFile | None, claim: Claim) -> None:

@@ -242,12 +242,6 @@ def _listens(place: JobRank) -> bool:
     return True
 
 
-def compiler_variables(processes: int) -> dict[str, str]:
-    """Return the variables that give each of `processes` on this machine its share of the cores to compile on. Inductor
-    would start up to 32 processes in each."""
-    return {"TORCHINDUCTOR_COMPILE_THREADS": str(max(1, available_cores() // processes))}
-
-
 @contextmanager
 def start_ranks_here(layout: Layout, run_id: str, count: int) -> Iterator[Rendezvous]:
     """Start ranks 1 … count − 1 on this machine, and make sure that none outlives rank 0.
@@ -257,13 +251,14 @@ def start_ranks_here(layout: Layout, run_id: str, count: int) -> Iterator[Rendez
     """
     command = [sys.executable, "-P", "-m", "neobert.runs.worker", "--runs", str(layout.root), f"pretraining/{run_id}"]
     started: list[subprocess.Popen[bytes]] = []
+    # Each has its share of the cores to compile on: inductor would start up to 32 processes in each.
+    compiling = {"TORCHINDUCTOR_COMPILE_THREADS": str(max(1, available_cores() // count))}
     first = JobRank(f"local-{uuid.uuid4().hex}", Process(0, count))
     try:
         with host_ranks(first) as rendezvous:
             for rank in range(1, count):
                 place = replace(first, process=Process(rank, count), port=rendezvous.store.port)
-                variables = compiler_variables(count) | os.environ | place.variables()
-                started.append(start_child(command, variables))
+                started.append(start_child(command, compiling | os.environ | place.variables()))
             yield rendezvous
         codes = [process.wait(TIMEOUT.total_seconds()) for process in started]
     finally:

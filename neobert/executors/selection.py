@@ -129,6 +129,7 @@ def select(layout: Layout, study: GlueStudy, claim: Claim) -> None:
     if redo_damaged(layout, study):
         return
     best, score = best_trial(layout, study)
+    pruned = [plain(each.point) for each in study.search_trials(layout) if each.state == "pruned"]
     content = {
         "study": study.id,
         "trial": best.id,
@@ -136,18 +137,13 @@ def select(layout: Layout, study: GlueStudy, claim: Claim) -> None:
         "score": score,
         "rule": SELECTION_RULES[study.protocol.decisive_metric],
         "grid": plain(study.compared_points(layout)),
-        **({} if study.search is None else {"search": plain(study.search), "pruned": _pruned(layout, study)}),
+        **({} if study.search is None else {"search": plain(study.search), "pruned": pruned}),
         "starts_from": plain(study.starts_from),
         "scored_on": {"origin": study.task_origin, "splits": study.about.validation_splits},
         "nested": _nested_of_study(layout, study),
     }
     claim.check()
     publish_sealed(study.closing(layout).record, content, study.read_closing)
-
-
-def _pruned(layout: Layout, study: GlueStudy) -> list[dict[str, Any]]:
-    """Return the points whose trials the pruner of a search ended."""
-    return [plain(each.point) for each in study.search_trials(layout) if each.state == "pruned"]
 
 
 def _nested_of_study(layout: Layout, study: GlueStudy) -> dict[str, Any]:

@@ -24,15 +24,7 @@ from neobert.executors.ranks import (
     hosted_rendezvous,
     start_ranks_here,
 )
-from neobert.files import (
-    clear_temporaries,
-    is_there,
-    line_bytes,
-    matching,
-    read_lines,
-    replace_file,
-    set_aside,
-)
+from neobert.files import clear_temporaries, is_there, line_bytes, matching, read_lines, replace_file, set_aside
 from neobert.processes import Stopped, StopRequest
 from neobert.runs.claims import Claim, acquire
 from neobert.runs.layout import Layout

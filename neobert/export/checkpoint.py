@@ -209,7 +209,11 @@ def measure(checkpoint: ExportSource, target: str, folder: Path, instructions: M
         ParityOff: weights differ, or vectors differ by more than 1e-5.
     """
     if target == "hf":
-        _require_equal_weights(type(checkpoint.model).from_pretrained(folder).state_dict(), checkpoint.weights)
+        found = type(checkpoint.model).from_pretrained(folder).state_dict()
+        if others := found.keys() ^ checkpoint.weights.keys():
+            raise ParityOff(f"the exported weights lack or add {', '.join(sorted(others))}")
+        if wrong := [name for name, tensor in checkpoint.weights.items() if not torch.equal(found[name], tensor)]:
+            raise ParityOff(f"the exported tensor {wrong[0]} is not the run's")
     encode = (transformers_vectors if target == "hf" else sentence_vectors)(folder)
     parity = {"vectors": _deviation("vectors", encode(PROBES, None), checkpoint.embedder.encode(PROBES))}
     if target == "sentence-transformers":
@@ -232,11 +236,3 @@ def _deviation(what: str, found: Array, expected: Array) -> float:
     if not deviation <= TOLERANCE:
         raise ParityOff(f"the exported {what} differs from the run by {deviation:.1e}, more than {TOLERANCE:.0e}")
     return deviation
-
-
-def _require_equal_weights(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
-    if found.keys() != expected.keys():
-        raise ParityOff(f"the exported weights lack or add {', '.join(sorted(found.keys() ^ expected.keys()))}")
-    for name, tensor in expected.items():
-        if not torch.equal(found[name], tensor):
-            raise ParityOff(f"the exported tensor {name} is not the run's")

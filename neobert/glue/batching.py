@@ -139,7 +139,16 @@ class PackedLayout:
 
     def logits(self, classifier: Classifier, batch: PackedBatch, pooling: Pooling) -> Tensor:
         """Pool each example and apply the head; return logits (examples, labels)."""
-        return classifier.head(_first_tokens(classifier, batch) if pooling == "cls" else _means(classifier, batch))
+        if pooling == "cls":
+            shared = batch.starts.shape[1] > 1
+            index = GatherIndex.at(batch.starts, batch.token_ids.shape[1], batch.order if shared else None)
+            first: Tensor = classifier.model(batch.token_ids, batch.plan, index)
+            return classifier.head(first if shared else first[: len(batch.order)])  # rows without an example come last
+        hidden: Tensor = classifier.model(batch.token_ids, batch.plan)
+        with torch.autocast(hidden.device.type, enabled=False):  # sums and lengths need float32
+            total = torch.bmm(batch.members, hidden.float())
+            mean = (total / batch.members.sum(dim=2, keepdim=True).clamp(min=1)).to(hidden.dtype)
+        return classifier.head(mean.flatten(0, 1).index_select(0, batch.order))
 
 
 def _number_in_rows(rows: Array, columns: Array) -> Array:
@@ -172,21 +181,6 @@ def _one_per_row(lengths: Array) -> tuple[Array, Array]:
 def fixed_row_tokens(longest: int) -> int:
     """Return the fixed row length for a longest example of `longest` tokens."""
     return max(LEAST_FIXED_TOKENS, 1 << (longest - 1).bit_length())
-
-
-def _first_tokens(classifier: Classifier, batch: PackedBatch) -> Tensor:
-    shared = batch.starts.shape[1] > 1
-    index = GatherIndex.at(batch.starts, batch.token_ids.shape[1], batch.order if shared else None)
-    hidden: Tensor = classifier.model(batch.token_ids, batch.plan, index)
-    return hidden if shared else hidden[: len(batch.order)]  # rows without an example come last
-
-
-def _means(classifier: Classifier, batch: PackedBatch) -> Tensor:
-    hidden: Tensor = classifier.model(batch.token_ids, batch.plan)
-    with torch.autocast(hidden.device.type, enabled=False):  # sums and lengths need float32
-        total = torch.bmm(batch.members, hidden.float())
-        mean = (total / batch.members.sum(dim=2, keepdim=True).clamp(min=1)).to(hidden.dtype)
-    return mean.flatten(0, 1).index_select(0, batch.order)
 
 
 @dataclass(frozen=True, eq=False)

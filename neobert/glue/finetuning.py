@@ -126,23 +126,22 @@ class SavedProgress:
 
     def keep(self, progress: Callable[[], FineTuningState]) -> None:
         """Save what `progress` returns if the last time was long ago."""
-        if time.monotonic() - self._last >= SAVE_SECONDS:
-            self._save(progress())
-            self._last = time.monotonic()
-
-    def _save(self, progress: FineTuningState) -> None:
-        course = progress.course
+        if time.monotonic() - self._last < SAVE_SECONDS:
+            return
+        now = progress()
+        course = now.course
         assert course.best is not None
         predictions = {name: torch.from_numpy(values) for name, values in course.predictions.items()}
-        tensors = {**progress.weights, **_above(BEST, course.weights), **_above(PREDICTIONS, predictions)}
+        tensors = {**now.weights, **_above(BEST, course.weights), **_above(PREDICTIONS, predictions)}
         state: dict[str, Any] = {
             "evaluations": [asdict(each) for each in course.evaluations],
             "best": asdict(course.best),
             "best_step": course.best_step,
         }
-        checkpoints.save(self.folder, course.step, _on_host(tensors), _on_host(progress.optimizer), state, self.check)
+        checkpoints.save(self.folder, course.step, _on_host(tensors), _on_host(now.optimizer), state, self.check)
         checkpoints.prune(self.folder, frozenset(), course.step)
         self.saved_step = course.step
+        self._last = time.monotonic()
 
 
 def _below(place: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -260,7 +259,10 @@ class FineTuner:
                 continue
             loss = _mean_loss(losses, step)
             losses.clear()
-            scores, predictions = self._evaluate(step)
+            predictions = self.predict()
+            if not all(np.isfinite(values).all() for values in predictions.values()):
+                raise RunFailed(f"step {step}: a prediction is not finite")
+            scores = evaluate(self.encoded.task, predictions, self._labels)
             course.evaluations.append(EvaluatedStep(step, scores.value(metric), loss))
             if scores.is_better_than(course.best, metric):
                 course.best, course.best_step = scores, step
@@ -355,12 +357,6 @@ class FineTuner:
         if self.encoded.task.is_regression:
             return functional.mse_loss(logits.squeeze(1), labels)
         return functional.cross_entropy(logits, labels)
-
-    def _evaluate(self, step: int) -> tuple[Scores, Predictions]:
-        predictions = self.predict()
-        if not all(np.isfinite(values).all() for values in predictions.values()):
-            raise RunFailed(f"step {step}: a prediction is not finite")
-        return evaluate(self.encoded.task, predictions, self._labels), predictions
 
     @torch.no_grad()
     def predict(self) -> Predictions:

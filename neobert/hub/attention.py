@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedConfig
+from transformers import PreTrainedModel
 from transformers.masking_utils import (
     create_bidirectional_mask,
     find_packed_sequence_indices,
@@ -96,69 +96,43 @@ def document_positions(borders: Tensor, embeddings: Tensor, mask: Tensor | None,
     return (torch.arange(tokens, device=embeddings.device) - begun.to(embeddings.device))[None]
 
 
-@dataclass(frozen=True)
-class AttentionRequest:
-    """What a forward pass asks of attention, as in `NeoBERTModel.forward`.
+def requested_attention(
+    module: PreTrainedModel,
+    embeddings: Tensor,
+    mask: Tensor | None,
+    position_ids: Tensor | None,
+    options: Mapping[str, Any],
+    weights: list[Any] | None,
+) -> InterfaceAttention:
+    """Return the attention function that a forward pass of `module` asks of transformers, with its mask and options, as
+    in `NeoBERTModel.forward`; the layers' weights go to `weights`. Raises ValueError if the configuration's
+    implementation does not support that.
 
-    mask: (rows, tokens), or (rows, 1 or heads, tokens, tokens), boolean or floating. documents: (rows, tokens) number
-    of each token's document; None if each row is one document. options: for the attention function.
+    mask: (rows, tokens), or (rows, 1 or heads, tokens, tokens), boolean or floating. options: for the function.
     """
-
-    config: PreTrainedConfig
-    embeddings: Tensor
-    mask: Tensor | None
-    position_ids: Tensor | None
-    documents: Tensor | None
-    options: Mapping[str, Any]
-
-    @classmethod
-    def checked(
-        cls,
-        config: PreTrainedConfig,
-        embeddings: Tensor,
-        mask: Tensor | None,
-        position_ids: Tensor | None,
-        options: Mapping[str, Any],
-        *,
-        wants_weights: bool,
-    ) -> "AttentionRequest":
-        """Make a request that the configuration's implementation supports. Raises ValueError if it does not support the
-        request."""
-        if mask is not None and mask.ndim == 4:
-            mask = mask if mask.is_floating_point() else mask.bool()
-        implementation, (rows, tokens) = config._attn_implementation, embeddings.shape[:2]
-        if wants_weights and implementation != "eager":
-            raise ValueError(
-                f"attn_implementation {implementation!r} computes no attention weights: load the model with "
-                f'attn_implementation="eager" for output_attentions=True'
-            )
-        documents = None
-        if position_ids is not None and mask is None:
-            documents = find_packed_sequence_indices(position_ids.expand(rows, tokens))
-        request = cls(config, embeddings, mask, position_ids, documents, options)
-        if request.is_flash and documents is not None and rows > 1:
+    if mask is not None and mask.ndim == 4:
+        mask = mask if mask.is_floating_point() else mask.bool()
+    implementation, (rows, tokens) = module.config._attn_implementation, embeddings.shape[:2]
+    if weights is not None and implementation != "eager":
+        raise ValueError(
+            f"attn_implementation {implementation!r} computes no attention weights: load the model with "
+            f'attn_implementation="eager" for output_attentions=True'
+        )
+    function = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager_attention)
+    documents = None  # or the number of each token's document, (rows, tokens)
+    if position_ids is not None and mask is None:
+        documents = find_packed_sequence_indices(position_ids.expand(rows, tokens))
+    if "flash" in str(implementation) and documents is not None:  # such kernels separate documents by themselves
+        if rows > 1:
             raise ValueError(
                 f"position_ids start again within {rows} rows, and {implementation} separates documents of one row "
                 "alone: flatten the batch to one row, or give an attention_mask"
             )
-        return request
-
-    @property
-    def is_flash(self) -> bool:
-        """Whether the implementation is a flash kernel, which separates documents by itself."""
-        return "flash" in str(self.config._attn_implementation)
-
-    def attention(self, module: nn.Module, weights: list[Any] | None = None) -> InterfaceAttention:
-        """Return transformers' attention function with its mask and options; the layers' weights go to `weights`."""
-        function = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention)
-        mask, options = None, self.options
-        if self.is_flash and self.documents is not None:
-            options = {**options, "position_ids": self.position_ids}
-        else:
-            mask = create_bidirectional_mask(
-                config=self.config,
-                inputs_embeds=self.embeddings,
-                attention_mask=self.mask,
-                and_mask_function=None if self.documents is None else packed_sequence_mask_function(self.documents),
-            )
-        return InterfaceAttention(function, module, mask, options, weights)
+        return InterfaceAttention(function, module, None, {**options, "position_ids": position_ids}, weights)
+    made = create_bidirectional_mask(
+        config=module.config,
+        inputs_embeds=embeddings,
+        attention_mask=mask,
+        and_mask_function=None if documents is None else packed_sequence_mask_function(documents),
+    )
+    return InterfaceAttention(function, module, made, options, weights)

@@ -16,11 +16,7 @@ from transformers.dynamic_module_utils import get_class_from_dynamic_module
 from transformers.utils import logging
 
 from neobert.data.tokenizers import Framed
-from neobert.external import (
-    CONFIGURATION,
-    model_files,
-    read_settings,
-)
+from neobert.external import CONFIGURATION, model_files, read_settings
 from neobert.files import json_bytes
 from neobert.hub.modeling import list_tensors
 
@@ -202,8 +198,11 @@ def load_external(folder: Path, name: str, trusts_code: bool = False) -> tuple[E
         raise ValueError(f"{name} is an encoder-decoder ({configuration.model_type}): --model takes an encoder")
     if configuration.model_type in KEY_MAPPINGS:  # or saving undoes the mapping, and AutoModel finds tensors missing
         vars(encoder).pop("_weight_conversions", None)
-    if own:
-        encoder = _built_on_the_cpu(encoder)
+    if own:  # transformers runs __init__ on the meta device: buffers that the class computes there are undefined
+        with torch.device("cpu"):
+            rebuilt = type(encoder)(encoder.config)
+        rebuilt.load_state_dict(encoder.state_dict())
+        encoder = rebuilt
     encoder.config.name_or_path = tokenizer.name_or_path = str(folder)
     if lacking := sorted(key for key in report["missing_keys"] if not key.startswith(NEVER_READ)):
         raise ValueError(f"{name} lacks {list_tensors(lacking)}: it is incomplete or fits another config.json")
@@ -227,15 +226,6 @@ def _configuration(folder: Path, files: Sequence[str], name: str, trusts_code: b
                 "Python files beside config.json, as ablations/prefetch.py --models does"
             )
     return {**content, "auto_map": local}
-
-
-def _built_on_the_cpu(encoder: PreTrainedModel) -> PreTrainedModel:
-    """Return the model built again: transformers runs __init__ on the meta device, so buffers that a folder's own class
-    computes there and does not save are undefined."""
-    with torch.device("cpu"):
-        rebuilt = type(encoder)(encoder.config)
-    rebuilt.load_state_dict(encoder.state_dict())
-    return rebuilt
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from transformers.modeling_outputs import (
 from transformers.utils import logging
 from transformers.utils.generic import can_return_tuple
 
-from neobert.hub.attention import AttentionRequest, document_positions, refuse_mask
+from neobert.hub.attention import document_positions, refuse_mask, requested_attention
 from neobert.hub.configuration import NeoBERTConfig
 from neobert.model.attention import AttentionPlan
 from neobert.model.build import build_encoder
@@ -204,16 +204,9 @@ class NeoBERTModel(NeoBERTPreTrainedModel):
         kwargs.pop("max_seqlen", None)  # follows from cu_seqlens
         positions = self._positions(embeddings, attention_mask, position_ids)
         wants_weights = self.config.output_attentions if output_attentions is None else output_attentions
-        request = AttentionRequest.checked(
-            self.config,
-            embeddings,
-            attention_mask,
-            position_ids,
-            kwargs,
-            wants_weights=bool(wants_weights),
-        )
         weights: list[Any] | None = [] if wants_weights else None
-        states = self._states(embeddings, AttentionPlan(positions, attention=request.attention(self, weights)))
+        attention = requested_attention(self, embeddings, attention_mask, position_ids, kwargs, weights)
+        states = self._states(embeddings, AttentionPlan(positions, attention=attention))
         wants_states = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
         return BaseModelOutput(
             last_hidden_state=states[-1],
@@ -243,23 +236,18 @@ class NeoBERTModel(NeoBERTPreTrainedModel):
             positions = torch.where(mask.bool(), mask.bool().long().cumsum(dim=1) - 1, -1)
         else:
             positions = torch.arange(tokens, device=embeddings.device).expand(rows, tokens)
-        if not torch.compiler.is_compiling():
-            self._check_context(positions, was_given=given is not None)
-        return positions
-
-    def _check_context(self, positions: Tensor, was_given: bool) -> None:
         context = self.config.max_length
-        if positions.shape[1] <= context and not was_given:
-            return
+        if torch.compiler.is_compiling() or (tokens <= context and given is None):
+            return positions
         longest = int(positions.max()) + 1
-        if longest <= context:
-            return
-        if isinstance(self.positional_embedding, LearnedPositions):
+        if longest > context and isinstance(self.positional_embedding, LearnedPositions):
             raise ValueError(
                 f"a sequence reaches {longest} tokens, but the learned position table has {context}: truncate it to "
                 f"{context} tokens, or take a model with rotary positions or a longer context"
             )
-        logger.warning_once(f"A sequence reaches {longest} tokens, and the model was trained on at most {context}.")
+        if longest > context:
+            logger.warning_once(f"A sequence reaches {longest} tokens, and the model was trained on at most {context}.")
+        return positions
 
 
 class LabelModel(NeoBERTPreTrainedModel):

@@ -26,7 +26,7 @@ from neobert.recipe import FineTuning, Point, Value
 from neobert.runs.layout import Layout
 from neobert.runs.records import read_once, read_record, read_sealed
 from neobert.runs.work import Part, Work, error_beside
-from neobert.search.space import Range, Search, read_requests, request_file, request_part
+from neobert.search.space import Range, Search, read_requests, request_part
 
 
 class TrialStart(Value):
@@ -210,10 +210,6 @@ class GlueStudy(Work):
     def asked(self, layout: Layout) -> dict[int, Point]:
         """Return the points that a search has asked for, by their numbers. A sampler may ask for a point again."""
         return read_requests(layout.root / self.folder, self.total, read_request)
-
-    def request_file(self, layout: Layout, number: int) -> Path:
-        """Return the file with the point that a search asked for as its `number`-th, from 0."""
-        return request_file(layout.root / self.folder, number)
 
     def search_trials(self, layout: Layout) -> "tuple[SearchTrial, ...]":
         """Return the trials of a search that it has asked for, in this order, each once."""

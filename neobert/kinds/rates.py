@@ -17,13 +17,13 @@ from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 from neobert.files import status_of
 from neobert.identity import Neutral
 from neobert.kinds.pretraining import PretrainingRun
-from neobert.rates import IN_NAMES, RATE, RATE_DIGITS, next_step, with_number
+from neobert.rates import IN_NAMES, RATE, next_step, with_number
 from neobert.recipe import Start, Value
 from neobert.runs.claims import is_claimed
 from neobert.runs.layout import Layout
 from neobert.runs.records import read_once, read_record, read_sealed
 from neobert.runs.work import Part, Work
-from neobert.search.space import Range, read_requests, request_file, request_part
+from neobert.search.space import Range, read_requests, request_part
 
 Numbers = Mapping[str, float]
 """A point of a sweep: numbers of the optimizer by field."""
@@ -132,11 +132,6 @@ class RateSweep(Work):
     def first_runs(self) -> tuple[PretrainingRun, ...]:
         """The stages of the first trial."""
         return self.runs(self.first, self.seed)
-
-    @property
-    def digits(self) -> Mapping[str, int]:
-        """How many digits numbers are rounded to, where these are fewer than those of other searches."""
-        return {RATE: RATE_DIGITS}
 
     def runs(self, point: Numbers, seed: int) -> tuple[PretrainingRun, ...]:
         """Return the stages of pre-training at a point with a seed; each names its predecessor by id."""
@@ -255,10 +250,6 @@ class RateSweep(Work):
         if self.search is None:
             return {}
         return read_requests(layout.root / self.folder, self.search.trials, _read_request)
-
-    def request_file(self, layout: Layout, number: int) -> Path:
-        """Return the file with the point that a search asked for as its `number`-th, from 0."""
-        return request_file(layout.root / self.folder, number)
 
 
 @dataclass(frozen=True, kw_only=True)

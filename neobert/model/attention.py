@@ -14,11 +14,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 from torch.nn import functional
-from torch.nn.attention import (
-    activate_flash_attention_impl,
-    current_flash_attention_impl,
-    list_flash_attention_impls,
-)
+from torch.nn.attention import activate_flash_attention_impl, current_flash_attention_impl, list_flash_attention_impls
 
 from neobert.recipe import KERNEL_HEAD_MULTIPLE
 

@@ -6,7 +6,7 @@ scheduler and writes nothing.
 
 import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -184,32 +184,25 @@ class Index:
         if closing is not None and self.is_done(closing):
             return WorkProgress("done")
         open_parts = [part for part in work.parts(self.layout) if not self.is_done(part)]
-        owners = self._owners(open_parts)
-        pending = tuple(part for part in open_parts if not self._was_recorded(part, owners.get(part.id)))
+        claimed = [part.id for part in open_parts if part.id in self.claimed]
+        last = {part_id: last_owner(self.layout.claims(part_id)) for part_id in claimed}
+        owners = {part_id: owner for part_id, owner in last.items() if owner is not None}
+        # A part that nobody works on may have been recorded after its folder was listed.
+        free = {part_id for part_id in claimed if part_id not in owners or not owners[part_id].is_live}
+        pending = tuple(part for part in open_parts if not (part.id in free and part.is_done))
         if not pending:
             return WorkProgress("done")
         workers = _workers_of(owners)
         failures = tuple(_failure_at(part.error, part.id) for part in pending if self.is_there(part.error))
         heartbeat = max((self.now - owner.silent_seconds for owner in owners.values()), default=None)
-        return WorkProgress(self._open_state(work, workers, failures), pending, workers, failures, heartbeat)
-
-    def _was_recorded(self, part: Part, owner: Owner | None) -> bool:
-        """Return whether a part that nobody works on was recorded after its folder was listed."""
-        return part.id in self.claimed and not (owner is not None and owner.is_live) and part.is_done
-
-    def _open_state(self, work: Work, workers: Sequence[PartHolder], failures: Sequence[Failure]) -> State:
-        """Return the state of work that is not done."""
+        state: State = "missing"
         if any(worker.is_live for worker in workers):
-            return "running"
-        if failures:
-            return "failed"
-        return "waiting" if self.is_there(self.layout.root / work.reference / "run.json") else "missing"
-
-    def _owners(self, parts: Iterable[Part]) -> dict[str, Owner]:
-        """Return the last owner of each part that was claimed, by the part's id."""
-        claimed = (part.id for part in parts if part.id in self.claimed)
-        owners = {part_id: last_owner(self.layout.claims(part_id)) for part_id in claimed}
-        return {part_id: owner for part_id, owner in owners.items() if owner is not None}
+            state = "running"
+        elif failures:
+            state = "failed"
+        elif self.is_there(self.layout.root / work.reference / "run.json"):
+            state = "waiting"
+        return WorkProgress(state, pending, workers, failures, heartbeat)
 
     def rows(self) -> list[Row]:
         """Return the rows of all runs that have a folder or were submitted."""

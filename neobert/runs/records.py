@@ -21,16 +21,7 @@ from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
 from neobert.errors import DamagedFile, RunFailed
 from neobert.execution import utc_now
-from neobert.files import (
-    checksum_of,
-    is_there,
-    json_bytes,
-    publish_once,
-    read_json,
-    set_aside,
-    stamp_of,
-    status_of,
-)
+from neobert.files import checksum_of, is_there, json_bytes, publish_once, read_json, set_aside, stamp_of, status_of
 from neobert.identity import NUMERICS
 from neobert.processes import REPOSITORY
 from neobert.recipe import Value
@@ -185,11 +176,7 @@ def _read_intact(path: Path, read: Callable[[Path], Read]) -> Read | None:
 def _is_whole(read: Callable[[Path], Any], path: Path, stamp: tuple[int, ...]) -> bool:
     """Read a file once as long as it does not change."""
     del stamp
-    try:
-        read(path)
-    except DamagedFile:
-        return False
-    return True
+    return _read_intact(path, read) is not None
 
 
 def publish_sealed(path: Path, content: Mapping[str, Any], read: Callable[[Path], Any] = read_sealed) -> bool:

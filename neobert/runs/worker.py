@@ -22,23 +22,10 @@ from pathlib import Path
 
 from neobert import executors
 from neobert.command_line import Parser, guarded, set_up_logging
-from neobert.errors import (
-    EXIT_DONE,
-    EXIT_REQUEUE,
-    EXIT_RUN_FAILED,
-    MissingData,
-    RunFailed,
-)
+from neobert.errors import EXIT_DONE, EXIT_REQUEUE, EXIT_RUN_FAILED, MissingData, RunFailed
 from neobert.executors import Execute
 from neobert.files import append_line, reason_of, refresh, status_of
-from neobert.processes import (
-    Stopped,
-    StopRequest,
-    allow_many_files,
-    end_with_parent,
-    keep_freed_memory,
-    read_count,
-)
+from neobert.processes import Stopped, StopRequest, allow_many_files, end_with_parent, keep_freed_memory, read_count
 from neobert.runs.claims import LEASE_SECONDS, Claim, ClaimLost, acquire, is_claimed, last_owner, measure_file_time
 from neobert.runs.kinds import KINDS, RUN_KINDS, is_done, kind_of
 from neobert.runs.layout import Layout
@@ -121,9 +108,7 @@ class Worker:
     def _has_failed(self, part: Part) -> bool:
         assert self.failures_since is not None
         status = status_of(part.error)
-        if status is None:
-            return False
-        return status.st_mtime > self.failures_since or self.leave_failed
+        return status is not None and (status.st_mtime > self.failures_since or self.leave_failed)
 
     def _claimable(self, candidates: Sequence[OpenPart]) -> Iterator[tuple[RunFile, Part, Claim]]:
         """Claim the parts that are ready and free, and yield them one after the other. New ones of work that grows

@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 from optuna.exceptions import ExperimentalWarning
 from optuna.importance import FanovaImportanceEvaluator, get_param_importances
+from optuna.storages import InMemoryStorage
 from optuna.study import Study
 from optuna.trial import TrialState
 
 from neobert.kinds.glue import GlueStudy
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import RunFile
-from neobert.search.storages import storage_in_memory
+from neobert.search.storages import Storage
 from neobert.search.study import OptunaStudy
 from neobert.search.subjects import GlueSubject, failure_of
 
@@ -31,7 +32,7 @@ def study_in_memory(layout: Layout, study: GlueStudy, run_file: RunFile | None =
     sampler asked for twice is there twice. `run_file` names the study in words.
     """
     subject = GlueSubject(layout, study, run_file)
-    optuna_study = OptunaStudy(subject, storage_in_memory())
+    optuna_study = OptunaStudy(subject, Storage("memory:", InMemoryStorage()))
     told = optuna_study.opened()
     for part in subject.trials(subject.asked()):
         ending = subject.ending_of(part) or failure_of(part, subject.marks_of(part))

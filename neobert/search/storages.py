@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Self
 
 import optuna
-from optuna.storages import BaseStorage, InMemoryStorage, JournalStorage, RDBStorage
+from optuna.storages import BaseStorage, JournalStorage, RDBStorage
 from optuna.storages.journal import BaseJournalBackend, JournalFileBackend, JournalFileOpenLock
 from optuna.trial import FrozenTrial
 
@@ -149,11 +149,6 @@ class Storage:
         for path in (self.path, self.path.with_name(f"{self.path.name}-journal")):
             if os.path.lexists(path):
                 set_aside(path, reason)
-
-
-def storage_in_memory() -> Storage:
-    """Return a new storage in memory."""
-    return Storage("memory:", InMemoryStorage())
 
 
 @lru_cache(maxsize=4)

@@ -26,7 +26,7 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from neobert.errors import RunFailed
 from neobert.files import is_there
-from neobert.runs.claims import LEASE_SECONDS, Claim, Owner, acquire, is_claimed, last_owner
+from neobert.runs.claims import LEASE_SECONDS, Claim, acquire, is_claimed, last_owner
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import RunFile, read_checked_run_file
 from neobert.runs.work import Part, Work
@@ -166,7 +166,8 @@ class OptunaStudy:
     def _live_claims(self, shown: Shown) -> dict[str, int]:
         """Return the claim of each part with a running trial and a live owner."""
         running = [part.id for part, trial in shown if trial.state is TrialState.RUNNING]
-        return {name: owner.number for name in running if (owner := self._owner(name)) is not None}
+        owners = {name: last_owner(self.layout.claims(name), self.lease_seconds) for name in running}
+        return {name: owner.number for name, owner in owners.items() if owner is not None and owner.is_live}
 
     def _add_untold(
         self, study: Study, parts: Sequence[Part], endings: Endings, shown: Shown, untold: Counter[str]
@@ -185,11 +186,6 @@ class OptunaStudy:
             for _ in range(times):
                 self.lock.keep()
                 study.add_trial(self.made_of(part, ending))
-
-    def _owner(self, name: str) -> Owner | None:
-        """Return the live owner of a part; None if it has none."""
-        owner = last_owner(self.layout.claims(name), self.lease_seconds)
-        return owner if owner is not None and owner.is_live else None
 
     def made_of(self, part: Part, ending: Ending) -> FrozenTrial:
         """Return a trial of Optuna that shows an ending."""

@@ -17,13 +17,14 @@ from neobert.files import read_json
 from neobert.identity import plain
 from neobert.kinds.glue import GlueStudy, Outcome, PointPart, SearchTrial, Trial
 from neobert.kinds.rates import RateSweep, RateTrial
+from neobert.rates import RATE, RATE_DIGITS
 from neobert.recipe import Point
 from neobert.runs.layout import Layout
 from neobert.runs.records import publish_sealed, read_record
 from neobert.runs.run_file import RunFile
 from neobert.runs.work import Part
 from neobert.search.samplers import Given, Params, Rounded, axes_of, pruner_named, sampler_named
-from neobert.search.space import SamplerName, request_files
+from neobert.search.space import SamplerName, request_file, request_files
 
 TENTHS = 10
 Asked = Mapping[int, Any]
@@ -155,7 +156,7 @@ class Subject(ABC, Generic[Studied]):
 
     def publish(self, number: int, point: Params) -> bool:
         """Write the point of a number. Returns False if another process has written one."""
-        return publish_sealed(self.work.request_file(self.layout, number), {"point": point})
+        return publish_sealed(request_file(self.layout.root / self.work.folder, number), {"point": point})
 
     @abstractmethod
     def part_at(self, point: Params) -> Part:
@@ -300,7 +301,7 @@ class RateSubject(Subject[RateSweep]):
         if number == 0:
             return Given(self.space, self.work.first)
         had = list(asked.values())
-        return Rounded(self.space, sampler_named(self.sampler_name, number), had, self.work.digits)
+        return Rounded(self.space, sampler_named(self.sampler_name, number), had, {RATE: RATE_DIGITS})
 
     def trials(self, asked: Asked) -> Sequence[Part]:
         points = self.work.points(self.layout) if self.work.rule else asked.values()

@@ -15,14 +15,7 @@ from pathlib import Path
 
 from neobert.command_line import guarded
 from neobert.errors import EXIT_DONE, EXIT_REQUEUE, EXIT_RUN_FAILED, DamagedFile, RunFailed
-from neobert.files import (
-    TEMPORARY_MARK,
-    json_bytes,
-    publish_folder,
-    replace_file,
-    set_aside,
-    temporary_sibling,
-)
+from neobert.files import TEMPORARY_MARK, json_bytes, publish_folder, replace_file, set_aside, temporary_sibling
 from neobert.identity import IDENTITY_DIGITS
 from neobert.processes import KEY_VARIABLE, RANK_VARIABLES, REPOSITORY, StopRequest, read_count
 from neobert.runs.records import SNAPSHOT_FILE, code_state, git

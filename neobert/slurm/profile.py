@@ -87,7 +87,9 @@ def read_profile(path: Path | None, flags: Mapping[str, Any]) -> Profile:
     place = "flags" if path is None else str(path)
     common = {key: value for key, value in tree.items() if key not in JOB_KINDS}
     given = {key: value for key, value in flags.items() if value is not None}
-    chosen = {kind: _resources(common | _table(tree, kind, place) | given, place, kind) for kind in JOB_KINDS}
+    if wrong := [kind for kind in JOB_KINDS if not isinstance(tree.get(kind, {}), dict)]:
+        raise ValueError(f"{place}: {wrong[0]} must be a table, [{wrong[0]}] with keys below it")
+    chosen = {kind: _resources(common | tree.get(kind, {}) | given, place, kind) for kind in JOB_KINDS}
     return {
         "prepare": chosen["prepare"].for_one_task(gpus=False),
         "pretrain": chosen["pretrain"],
@@ -104,13 +106,6 @@ def _read(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except (ValueError, RecursionError) as error:  # of the syntax, or nested too deeply
         raise ValueError(f"{path} is no TOML: {error}") from error
-
-
-def _table(tree: Mapping[str, Any], kind: JobKind, place: str) -> dict[str, Any]:
-    table = tree.get(kind, {})
-    if not isinstance(table, dict):
-        raise ValueError(f"{place}: {kind} must be a table, [{kind}] with keys below it")
-    return table
 
 
 def _resources(tree: Mapping[str, Any], place: str, kind: JobKind) -> Resources:

@@ -192,14 +192,20 @@ def submit(job: Job, runs: Path, snapshot: Path, logs: Path, after: Sequence[str
         RunFailed: the controller does not answer.
     """
     logs.mkdir(parents=True, exist_ok=True)
-    _write_setup(job, logs)
+    if job.resources.setup:  # may contain secrets, which only the user can read
+        (logs / SETUP).touch(mode=0o600)
+        (logs / SETUP).write_text("".join(f"{line}\n" for line in job.resources.setup))
     executor = _submitit().SlurmExecutor(folder=logs, max_num_timeout=MOST_TIMEOUTS)
     executor.update_parameters(**_parameters(job, snapshot, logs, after))
     payload = Payload(str(snapshot), ("--runs", str(runs), *job.flags, *job.references))
     try:
         return _submit(executor, payload, job, logs)
     except BaseException:
-        _cancel_named(job.name)
+        try:
+            if lost := _jobs_named(job.name):  # nobody would know it
+                cancel(lost)
+        except (OSError, RunFailed) as error:
+            logger.warning(f"{error}; if {job.name} is in the queue, the next command for this folder cancels it")
         raise
 
 
@@ -250,15 +256,6 @@ def _job_made(name: str, said: str | None) -> str | None:
 def _jobs_named(name: str) -> list[str]:
     """Return the pending and running jobs of a name. Raises as `live_jobs`."""
     return [job for job, own in live_jobs().items() if own == name]
-
-
-def _cancel_named(name: str) -> None:
-    """Cancel a job that this command gives up: nobody would know it."""
-    try:
-        if lost := _jobs_named(name):
-            cancel(lost)
-    except (OSError, RunFailed) as error:
-        logger.warning(f"{error}; if {name} is in the queue, the next command for this folder cancels it")
 
 
 def _write_payload(payload: Payload, job: Job, number: str, logs: Path) -> None:
@@ -372,14 +369,6 @@ def _exports(job: Job, snapshot: Path) -> list[str]:
         "export PYTHONDONTWRITEBYTECODE=1",  # a snapshot holds nothing but what was copied
         *(f"export {name}={shlex.quote(value)}" for name, value in sorted(job.environment.items())),
     ]
-
-
-def _write_setup(job: Job, logs: Path) -> None:
-    """Write the profile's shell lines, which may contain secrets, to a file that only the user can read."""
-    if job.resources.setup:
-        path = logs / SETUP
-        path.touch(mode=0o600)
-        path.write_text("".join(f"{line}\n" for line in job.resources.setup))
 
 
 def _extra_lines(lines: Iterable[str]) -> dict[str, Any]:

@@ -25,13 +25,7 @@ from neobert.training import checkpoints
 from neobert.training.accounting import Totals, TrainResult, forget_peak_memory
 from neobert.training.checkpoints import Checkpoint
 from neobert.training.compiling import compile_seconds, compiling_in_one_sentence
-from neobert.training.distributed import (
-    Process,
-    broadcast_from_rank0,
-    choose_kernels,
-    default_device,
-    sum_over_ranks,
-)
+from neobert.training.distributed import Process, broadcast_from_rank0, choose_kernels, default_device, sum_over_ranks
 from neobert.training.engine import Engine, Step, StepBatches, seed_step
 from neobert.training.schedule import milestones, scheduled_rate
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from reports.curves import Array, Curves, Points
+from reports.curves import Curves, Points
 from reports.differences import LADDER, LOSS, OWN_RATES, find_steps, pairs_at_own_rates, why_not_paired
 from reports.figures.drawing import (
     GREY_INK,
@@ -149,9 +149,10 @@ def _draw_difference(axes: "Axes", pair: CurvePair) -> None:
         axes.set_ylim(-1, 1)
         axes.set_yticks([])
         return
-    grid = _grid(pair)
+    last = min(points[-1][0] for runs in (pair.ours, pair.theirs) for points in runs.values())
+    grid = np.geomspace(LATE_SHARE * last, last, POINTS) if last > 0 else np.zeros(1)
     ours, theirs = (
-        np.array([_losses_at(runs[seed], grid) for seed in pair.seeds]) for runs in (pair.ours, pair.theirs)
+        np.array([np.interp(grid, *np.array(runs[seed]).T) for seed in pair.seeds]) for runs in (pair.ours, pair.theirs)
     )
     differences = (ours - theirs).T
     colour, means = word_colour(pair.word), differences.mean(axis=1)
@@ -162,18 +163,6 @@ def _draw_difference(axes: "Axes", pair: CurvePair) -> None:
     ends = [0.0, *low, *high]
     room = 0.1 * (max(ends) - min(ends)) or 0.1
     axes.set_ylim(min(ends) - room, max(ends) + room)
-
-
-def _grid(pair: CurvePair) -> Array:
-    """Return steps that are evenly spaced in the logarithm, up to the end of the shortest run."""
-    last = min(points[-1][0] for runs in (pair.ours, pair.theirs) for points in runs.values())
-    return np.geomspace(LATE_SHARE * last, last, POINTS) if last > 0 else np.zeros(1)
-
-
-def _losses_at(points: Points, steps: Array) -> Array:
-    """Return the losses of a curve at some steps, linear between its points."""
-    places, losses = np.array(points).T
-    return np.interp(steps, places, losses)
 
 
 def _format(upper: "Axes", lower: "Axes", pair: CurvePair) -> None:

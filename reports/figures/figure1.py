@@ -227,15 +227,10 @@ def _label_bars(axes: "Axes", bars: Sequence[Bar], places: list[float], room: fl
             text = f"loss {number(bar.loss.mean, 3)}"
             axes.text(place, -0.133, text, fontsize=5.4, color="#444444", **below)
         colour = "#333333" if bar.row.kept else "#777777"
-        title = _title_below(bar, follows)
-        axes.text(place, -0.19, title, linespacing=1.15, fontsize=5.9, color=colour, **below)
-
-
-def _title_below(bar: Bar, follows: str) -> str:
-    """Return the variant's change, and its parent if that is not the bar to the left."""
-    label = bar.label.replace("Depth-to-", "Depth-to- ").replace(" × ", "\u00a0×\u00a0")  # do not break shapes
-    lines = textwrap.wrap(label, 11, break_on_hyphens=False)
-    return "\n".join([*lines, *([f"(vs {bar.row.parent})"] if bar.row.parent not in ("", follows) else [])])
+        change = bar.label.replace("Depth-to-", "Depth-to- ").replace(" × ", "\u00a0×\u00a0")  # do not break shapes
+        lines = textwrap.wrap(change, 11, break_on_hyphens=False)
+        lines += [f"(vs {bar.row.parent})"] if bar.row.parent not in ("", follows) else []
+        axes.text(place, -0.19, "\n".join(lines), linespacing=1.15, fontsize=5.9, color=colour, **below)
 
 
 def _caption(figure: "Figure", bars: Bars, width: float) -> None:

@@ -15,15 +15,7 @@ from reports.figures import published
 from reports.remarks import INCOMPLETE, remarks, searches_noted, warnings
 from reports.rows import Study
 from reports.scores import Cell, ScoreRow, point_name
-from reports.tables import (
-    DASH,
-    PAPER,
-    THIS_STUDY,
-    Table,
-    frame_of,
-    number,
-    print_estimate,
-)
+from reports.tables import DASH, PAPER, THIS_STUDY, Table, frame_of, number, print_estimate
 
 LISTS = ("mixture", "batch_sizes", "learning_rates", "weight_decays")
 

@@ -11,7 +11,7 @@ import pytest
 
 from ablations import loading, status
 from neobert.kinds.pretraining import PretrainingRun
-from neobert.runs.index import Index, Row, read_index, state_of
+from neobert.runs.index import Row, read_index, state_of
 from neobert.runs.layout import Layout
 from tests.ablations.status_worlds import (
     checkpoint,
@@ -333,10 +333,9 @@ def test_a_run_is_seen_while_it_finishes(layout: Layout, run: PretrainingRun, mo
     """The record is published and the claim released between two looks: the run is done, never waiting."""
     path = claim(layout, run.id)
 
-    def finishes_meanwhile(*arguments: Any) -> dict[str, Any]:
+    def finishes_meanwhile(*arguments: Any) -> None:
         finish_pretraining(layout, run)
         path.unlink()
-        return {}
 
-    monkeypatch.setattr(Index, "_owners", finishes_meanwhile)
+    monkeypatch.setattr("neobert.runs.index.last_owner", finishes_meanwhile)
     assert only_row(layout)["state"] == "done"

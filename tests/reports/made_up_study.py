@@ -32,7 +32,7 @@ from neobert.recipe import Point
 from neobert.runs.layout import Layout
 from neobert.runs.records import checksum_of, publish_record, publish_sealed
 from neobert.runs.run_file import SourceSpecification, write_run_file
-from neobert.search.space import PrunerName, Range, SamplerName, Search, Space
+from neobert.search.space import PrunerName, Range, SamplerName, Search, Space, request_file
 from reports import collect, make_figures, rows
 from reports.differences import ComparedStep, find_steps
 from reports.findings import Findings
@@ -281,7 +281,7 @@ class MadeUpStudy:
         layout = Layout(self.root)
         self.begin(name, study)
         for number, point in enumerate(points):
-            publish_sealed(study.request_file(layout, number), {"point": plain(point)})
+            publish_sealed(request_file(layout.root / study.folder, number), {"point": plain(point)})
             part = study.search_trial(layout, point)
             seeds = () if point in pruned else study.search.seeds
             grids = [study.grid_of_seed(seed, [point]) for seed in seeds]

@@ -36,7 +36,7 @@ from neobert.processes import work_here, worker_environment
 
 def work():
     return work_here(Path(sys.argv[1]), sys.argv[3:], environments=[worker_environment(1)] * int(sys.argv[2]),
-                     watch=lambda: None, interval_seconds=1.0)
+                     watch=lambda: None)
 
 sys.exit(guarded("test", work, Path(sys.argv[1])))
 """

@@ -11,7 +11,7 @@ from neobert.kinds.glue import GlueStudy
 from neobert.runs.layout import Layout
 from neobert.runs.records import publish_sealed
 from neobert.search.memory import importances, study_in_memory
-from neobert.search.space import Search
+from neobert.search.space import Search, request_file
 from neobert.search.storages import STORAGE_VARIABLE, storage_address, storage_at
 from tests.reports.made_up_study import SAMPLED, MadeUpStudy, copy, search_by
 from tests.search.grid_worlds import POINTS, fail_part, load, study_of, work_through
@@ -54,7 +54,7 @@ def test_a_point_that_was_asked_for_twice_is_there_twice_and_a_failure_is_one(la
     points = (POINTS[0], POINTS[0], POINTS[1])
     study = study_of(8, search=search)
     for number, point in enumerate(points):
-        publish_sealed(study.request_file(layout, number), {"point": plain(point)})
+        publish_sealed(request_file(layout.root / study.folder, number), {"point": plain(point)})
     assert not study_in_memory(layout, study).trials
     fail_part(study.search_trial(layout, POINTS[1]), 1, "diverged")
     (trial,) = study_in_memory(layout, study).trials

@@ -17,7 +17,7 @@ from neobert.kinds.rates import RateRule, RateSearch
 from neobert.rates import next_step
 from neobert.runs.index import Index
 from neobert.runs.layout import Layout
-from neobert.search.space import Range
+from neobert.search.space import Range, request_file
 from neobert.search.storages import STORAGE_VARIABLE, storage_address, storage_at
 from tests.search.grid_worlds import started
 from tests.search.rate_worlds import RULE, SEEDS, dummy_sweep, loss_at, publish_loss, start_worker, work_through
@@ -124,7 +124,7 @@ def test_a_study_that_is_lost_while_workers_run_is_made_again(tmp_path: Path) ->
 def test_a_point_whose_file_is_torn_is_asked_for_again(tmp_path: Path, torn: int) -> None:
     layout, sweep = Layout(tmp_path), dummy_sweep(SEARCH)
     assert work_through(layout, SEARCH) == 0
-    request = sweep.request_file(layout, torn)
+    request = request_file(layout.root / sweep.folder, torn)
     request.write_bytes(request.read_bytes()[:10])
     assert Index(layout).progress(sweep).state != "done"
     assert work_through(layout, SEARCH) == 0

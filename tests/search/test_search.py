@@ -23,7 +23,7 @@ from neobert.runs.index import Index
 from neobert.runs.layout import Layout
 from neobert.runs.records import read_record
 from neobert.search.samplers import SAMPLERS, axes_of, space_of
-from neobert.search.space import Range, Space
+from neobert.search.space import Range, Space, request_file
 from neobert.search.storages import STORAGE_VARIABLE, storage_address, storage_at
 from tests.search.grid_worlds import (
     POINTS,
@@ -199,7 +199,7 @@ def test_a_worker_that_has_all_points_asked_takes_that_of_a_lost_one(tmp_path: P
     part, claim = taken
     assert acquire(layout.claims(part.id)) is None
     assert [each.name for each in {trial.state for trial in study.sweep(layout).show().trials}] == ["RUNNING"]
-    assert study.parts(layout)[-1].after[-1].record == study.request_file(layout, 1)
+    assert study.parts(layout)[-1].after[-1].record == request_file(layout.root / study.folder, 1)
     with claim:
         execute(layout, None, part, claim, None)  # type: ignore[arg-type]
     assert work_through(layout, 0, search=search) == 0
@@ -213,7 +213,7 @@ def test_a_torn_record_or_point_is_made_again(tmp_path: Path, lost: str) -> None
     study = study_of(0, search=search)
     trial = study.search_trials(layout)[1]
     torn = {"record of the search": trial.record, "record of a seed": trial.trials[1].record}
-    path = torn.get(lost, study.request_file(layout, 1))
+    path = torn.get(lost, request_file(layout.root / study.folder, 1))
     path.write_bytes(path.read_bytes()[:30])
     study.closing(layout).record.unlink()
     begun = started(layout)
