@@ -4,7 +4,6 @@ import argparse
 import os
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -21,7 +20,7 @@ from benchmarks.measuring import Result, Timing, in_new_process, paired_ratio, t
 from neobert.data.batches import collate, micro_batches
 from neobert.data.masking import counter_hash
 from neobert.data.packing import pack_documents
-from neobert.data.shards import FRAME_TOKENS, TOKEN, Integers, TokenizedCorpus, all_documents, prepare
+from neobert.data.shards import FRAME_TOKENS, TOKEN, Integers, all_documents, prepare
 from neobert.data.sources import open_source
 from neobert.data.tokenizers import TOKENIZER_FILE, TOKENIZER_FOLDERS, SpecialIds, load_tokenizer
 from neobert.processes import available_cores
@@ -32,15 +31,6 @@ NEOBERT_MASKING = Masking(rate=0.2, mask_share=1.0, random_share=0.0)
 IDS = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4, first_text_id=5, end_text_id=30_000)
 SHORTEST = 8
 """Number of tokens of the shortest document, specials included."""
-
-
-def random_corpus(lengths: Integers, vocabulary_size: int) -> TokenizedCorpus:
-    """Return documents of random tokens with `lengths`, in memory."""
-    ids = replace(IDS, end_text_id=vocabulary_size)
-    generator = np.random.default_rng(0)
-    tokens = generator.integers(ids.first_text_id, ids.end_text_id, size=int(lengths.sum())).astype(np.uint16)
-    hashes = generator.integers(0, 2**63, size=len(lengths)).astype(np.uint64)
-    return TokenizedCorpus(ids, lengths, 4 * lengths, hashes, (tokens,), {})
 
 
 WEB_MEAN, WEB_SIGMA = 620.0, 1.0

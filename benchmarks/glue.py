@@ -39,19 +39,21 @@ class GridSetting(NamedTuple):
     variant: str
     scale: str
     tasks: tuple[str, ...]
-    batch_sizes: tuple[int, ...]
-    learning_rate: float
+    points: tuple[Point, ...]
     train_examples: int | None
     epochs: int
 
-    def points(self) -> tuple[Point, ...]:
-        """Return the points of every task."""
-        rate = self.learning_rate
-        return tuple(Point(batch_size=size, learning_rate=rate, weight_decay=1e-2) for size in self.batch_sizes)
+
+def points_at(rate: float, *batch_sizes: int) -> tuple[Point, ...]:
+    return tuple(Point(batch_size=size, learning_rate=rate, weight_decay=1e-2) for size in batch_sizes)
 
 
-CPU_SETTING = GridSetting("M9@steps0.004", "smoke", ("cola", "mrpc"), (4, 8), 3e-4, train_examples=256, epochs=3)
-GPU_SETTING = GridSetting("M8", "initial", ("rte", "mrpc", "cola"), (16, 32), 1e-5, train_examples=None, epochs=1)
+CPU_SETTING = GridSetting(
+    "M9@steps0.004", "smoke", ("cola", "mrpc"), points_at(3e-4, 4, 8), train_examples=256, epochs=3
+)
+GPU_SETTING = GridSetting(
+    "M8", "initial", ("rte", "mrpc", "cola"), points_at(1e-5, 16, 32), train_examples=None, epochs=1
+)
 """Whole tasks at 28 × 768, with initial weights."""
 
 
@@ -90,7 +92,7 @@ def few_studies(trained: TrainedVariant, setting: GridSetting) -> list[GlueStudy
     planned = {study.task: study for study in variant_studies(ladder, recipe, trained.stages, 0, source)}
     cola, size = planned["cola"], {"train_examples": setting.train_examples, "epochs": setting.epochs}
     changes = {"protocol": cola.protocol.model_copy(update=size), "starts_from": cola.starts_from}
-    return [planned[task].model_copy(update=changes | {"points": setting.points()}) for task in setting.tasks]
+    return [planned[task].model_copy(update=changes | {"points": setting.points}) for task in setting.tasks]
 
 
 def train_by_worker(workspace: Workspace, grid: Grid, variant: str) -> None:
