@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -30,7 +30,7 @@ from neobert.runs.run_file import write_run_file
 
 SPEED_LADDER, TURNS = REPOSITORY / "benchmarks" / "speed.py", 3
 OURS, THEIRS, TOGETHER = "one worker", "Trainer, one process a point", "Trainer, one process for all points"
-Grid = Mapping[str, tuple[GlueStudy, Point]]
+Grid = Sequence[tuple[GlueStudy, Point]]
 
 
 class GridSetting(NamedTuple):
@@ -69,12 +69,10 @@ def measure(options: argparse.Namespace) -> Iterator[Result]:
         trained = train(setting.variant, setting.scale, **place)
         model = Path(folder) / "exported"
         export(trained.folder, "hf", model, None)
-        studies = few_studies(trained, setting)
-        grid = {f"{each.task}, batch {point.batch_size}": (each, point) for each in studies for point in each.points}
-        alone = [{name: point} for name, point in grid.items()]
+        grid = [(study, point) for study in few_studies(trained, setting) for point in study.points]
         sides = {
             OURS: partial(train_by_worker, trained.workspace, grid, setting.variant),
-            THEIRS: partial(train_by_trainer, trained.workspace, alone, model),
+            THEIRS: partial(train_by_trainer, trained.workspace, [[each] for each in grid], model),
             TOGETHER: partial(train_by_trainer, trained.workspace, [grid], model),
         }
         timings = time_in_turns(sides, TURNS)
@@ -99,7 +97,7 @@ def train_by_worker(workspace: Workspace, grid: Grid, variant: str) -> None:
     """Train all points anew in one worker."""
     layout, execution = workspace.layout, workspace.execution
     shutil.rmtree(layout.root / "glue", ignore_errors=True)
-    studies = {study.task: study for study, _ in grid.values()}
+    studies = {study.task: study for study, _ in grid}
     for study in studies.values():
         write_run_file(layout, study, workspace.specification, execution, {"variants": [variant]})
     references = (f"glue/{task}/studies/{study.id}" for task, study in studies.items())

@@ -123,12 +123,9 @@ def summary(values: Sequence[float]) -> dict[str, float]:
     return {name: round(value, 3) for name, value in found.items()}
 
 
-Ratio = Mapping[str, Mapping[str, float]]
-"""Summaries of paired ratios, by clock ("wall") and by processor time ("processor")."""
-
-
-def paired_ratio(own: Sequence[Timing[Any]], other: Sequence[Timing[Any]]) -> Ratio:
-    """Return the summary of the paired ratios of speed, which are those of times other / own."""
+def paired_ratio(own: Sequence[Timing[Any]], other: Sequence[Timing[Any]]) -> dict[str, dict[str, float]]:
+    """Return the summary of the paired ratios of speed, which are those of times other / own, by clock ("wall") and by
+    processor time ("processor")."""
     pairs = list(zip(other, own, strict=True))
     by_processor = summary([a.processor / b.processor for a, b in pairs])
     return {"wall": summary([a.wall / b.wall for a, b in pairs]), "processor": by_processor}

@@ -53,14 +53,9 @@ class MaskedDocuments:
     context: int
 
     @property
-    def real_tokens(self) -> int:
-        """Number of tokens of all documents, specials included."""
-        return int(self.view.framed_lengths.sum())
-
-    @property
     def padded_fill(self) -> float:
         """Share of real tokens if every document has a row of its own."""
-        return self.real_tokens / (len(self.view) * self.context)
+        return float(self.view.framed_lengths.mean()) / self.context
 
     @property
     def grid(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -100,7 +95,7 @@ def peer_batches(documents: MaskedDocuments, batching: Batching, documents_per_s
     """
     token_ids, labels, real = documents.grid
     if batching == "concatenated":
-        missing = -documents.real_tokens % documents.context  # of the last row, which is padded
+        missing = -int(real.sum()) % documents.context  # of the last row, which is padded
         shown = {"input_ids": (token_ids, IDS.pad), "labels": (labels, IGNORED_TARGET)}
         grids = [nn.functional.pad(grid[real], (0, missing), value=filler) for grid, filler in shown.values()]
         steps = round(len(documents.view) / documents_per_step)

@@ -70,7 +70,7 @@ def test_peers_read_and_predict_the_same_tokens_as_we_do(setting: Setting, batch
     targets = torch.cat([batch.targets.flatten() for batch in own])
     ours = Counter(read.tolist()), Counter(targets[targets != -100].tolist())
     assert shown_by_peers(documents, batching) == ours
-    assert sum(ours[0].values()) == documents.real_tokens == sum(batch.real_tokens for batch in own)
+    assert sum(ours[0].values()) == documents.view.framed_lengths.sum() == sum(batch.real_tokens for batch in own)
     assert sum(ours[1].values()) == sum(batch.predicted_tokens for batch in own)
 
 
@@ -122,12 +122,13 @@ def test_every_contender_makes_updates_and_counts_its_real_tokens(setting: Setti
     """One pass over the documents in one burst: 75 documents in steps of 8, so no form counts its filler."""
     makers = setting.contenders(("fp32", "bf16"), (PADDED, CONCATENATED, BUCKETED))
     assert len(makers) == 2 * 2 * 4
+    real_tokens = setting.documents.view.framed_lengths.sum()
     for name in (name for name in makers if name.endswith("eager")):
         step = makers[name]()
         tokens, steps = 0, 0
-        while tokens < setting.documents.real_tokens:
+        while tokens < real_tokens:
             tokens, steps = tokens + step(), steps + 1
-        assert tokens == setting.documents.real_tokens, name
+        assert tokens == real_tokens, name
         assert 8 <= steps <= 12, name
 
 
