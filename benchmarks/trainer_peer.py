@@ -53,6 +53,7 @@ def train_point(model: str, source: SourceSpecification, study: GlueStudy, point
         save_strategy="no",
         seed=study.seed,
         disable_tqdm=True,
+        use_cpu=not torch.cuda.is_available(),
         dataloader_pin_memory=torch.cuda.is_available(),
     )
     classifier = transformers.AutoModelForSequenceClassification.from_pretrained(
