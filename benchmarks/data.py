@@ -4,7 +4,6 @@ import argparse
 import os
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -21,7 +20,7 @@ from benchmarks.measuring import Result, Timing, in_new_process, paired_ratio, t
 from neobert.data.batches import collate, micro_batches
 from neobert.data.masking import counter_hash
 from neobert.data.packing import pack_documents
-from neobert.data.shards import FRAME_TOKENS, TOKEN, Integers, TokenizedCorpus, all_documents, prepare
+from neobert.data.shards import FRAME_TOKENS, TOKEN, Integers, all_documents, prepare
 from neobert.data.sources import open_source
 from neobert.data.tokenizers import TOKENIZER_FILE, TOKENIZER_FOLDERS, SpecialIds, load_tokenizer
 from neobert.processes import available_cores
@@ -34,15 +33,6 @@ SHORTEST = 8
 """Number of tokens of the shortest document, specials included."""
 
 
-def random_corpus(lengths: Integers, vocabulary_size: int) -> TokenizedCorpus:
-    """Return documents of random tokens with `lengths`, in memory."""
-    ids = replace(IDS, end_text_id=vocabulary_size)
-    generator = np.random.default_rng(0)
-    tokens = generator.integers(ids.first_text_id, ids.end_text_id, size=int(lengths.sum())).astype(np.uint16)
-    hashes = generator.integers(0, 2**63, size=len(lengths)).astype(np.uint64)
-    return TokenizedCorpus(ids, lengths, 4 * lengths, hashes, (tokens,), {})
-
-
 WEB_MEAN, WEB_SIGMA = 620.0, 1.0
 """Log-normal lengths of web pages: 600 billion tokens in 968 million documents (RefinedWeb, Penedo et al. 2023)."""
 
@@ -50,11 +40,8 @@ WEB_MEAN, WEB_SIGMA = 620.0, 1.0
 def web_lengths(count: int, at_least: int = SHORTEST) -> Integers:
     """Return lengths (count,) distributed as those of web pages, uncut, with at least `at_least` tokens."""
     generator = np.random.default_rng(0)
-    kept = np.empty(0, dtype=np.int64)
-    while len(kept) < count:
-        drawn = generator.lognormal(np.log(WEB_MEAN) - WEB_SIGMA**2 / 2, WEB_SIGMA, size=4 * count)
-        kept = np.concatenate([kept, drawn[drawn >= at_least].astype(np.int64)])
-    return kept[:count]
+    drawn = generator.lognormal(np.log(WEB_MEAN) - WEB_SIGMA**2 / 2, WEB_SIGMA, size=16 * count)  # enough for 1,024
+    return drawn[drawn >= at_least][:count].astype(np.int64)
 
 
 def write_web_pages(folder: Path, count: int, vocabulary_size: int) -> None:

@@ -12,7 +12,7 @@ import torch
 from torch.nn import functional
 
 from ablations.loading import papers
-from benchmarks.measuring import OPERATIONS_RATIO, Result, operations, paired_ratio, time_in_turns
+from benchmarks.measuring import OPERATIONS_RATIO, Result, count_operations, paired_ratio, time_in_turns
 from neobert.data.sources import open_source
 from neobert.data.synthetic import corpus_documents
 from neobert.embeddings.encoders import PackedEncoder, TextEncoder
@@ -61,12 +61,13 @@ def measure(options: argparse.Namespace) -> Iterator[Result]:
     own, other = (torch.from_numpy(found[0].returned) for found in timings.values())
     cosine = float(functional.cosine_similarity(own, other).min())
     assert cosine > LEAST_COSINE, f"the vectors of both programs differ: cosine {cosine}"
-    ratio, counted = paired_ratio(timings[OURS], timings[best]), {}
-    for name, run in both.items():
-        with operations() as counter:
-            run()
-        counted[name] = counter.get_total_flops()
-    figures = {"ratio": ratio, "operations": counted, OPERATIONS_RATIO: round(counted[best] / counted[OURS], 3)}
+    ratio = paired_ratio(timings[OURS], timings[best])
+    counted = count_operations({OURS: lambda: len(both[OURS]()), best: lambda: len(both[best]())}, 1)
+    figures = {
+        "ratio": ratio,
+        "operations per text": counted,
+        OPERATIONS_RATIO: round(counted[best] / counted[OURS], 3),
+    }
     figures |= {"least cosine": round(cosine, 6), "threads": torch.get_num_threads()}
     yield Result("encoding_over_sentence_transformers", ratio["processor"], figures)
 

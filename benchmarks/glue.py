@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -30,7 +30,7 @@ from neobert.runs.run_file import write_run_file
 
 SPEED_LADDER, TURNS = REPOSITORY / "benchmarks" / "speed.py", 3
 OURS, THEIRS, TOGETHER = "one worker", "Trainer, one process a point", "Trainer, one process for all points"
-Grid = Mapping[str, tuple[GlueStudy, Point]]
+Grid = Sequence[tuple[GlueStudy, Point]]
 
 
 class GridSetting(NamedTuple):
@@ -39,19 +39,21 @@ class GridSetting(NamedTuple):
     variant: str
     scale: str
     tasks: tuple[str, ...]
-    batch_sizes: tuple[int, ...]
-    learning_rate: float
+    points: tuple[Point, ...]
     train_examples: int | None
     epochs: int
 
-    def points(self) -> tuple[Point, ...]:
-        """Return the points of every task."""
-        rate = self.learning_rate
-        return tuple(Point(batch_size=size, learning_rate=rate, weight_decay=1e-2) for size in self.batch_sizes)
+
+def points_at(rate: float, *batch_sizes: int) -> tuple[Point, ...]:
+    return tuple(Point(batch_size=size, learning_rate=rate, weight_decay=1e-2) for size in batch_sizes)
 
 
-CPU_SETTING = GridSetting("M9@steps0.004", "smoke", ("cola", "mrpc"), (4, 8), 3e-4, train_examples=256, epochs=3)
-GPU_SETTING = GridSetting("M8", "initial", ("rte", "mrpc", "cola"), (16, 32), 1e-5, train_examples=None, epochs=1)
+CPU_SETTING = GridSetting(
+    "M9@steps0.004", "smoke", ("cola", "mrpc"), points_at(3e-4, 4, 8), train_examples=256, epochs=3
+)
+GPU_SETTING = GridSetting(
+    "M8", "initial", ("rte", "mrpc", "cola"), points_at(1e-5, 16, 32), train_examples=None, epochs=1
+)
 """Whole tasks at 28 × 768, with initial weights."""
 
 
@@ -67,12 +69,10 @@ def measure(options: argparse.Namespace) -> Iterator[Result]:
         trained = train(setting.variant, setting.scale, **place)
         model = Path(folder) / "exported"
         export(trained.folder, "hf", model, None)
-        studies = few_studies(trained, setting)
-        grid = {f"{each.task}, batch {point.batch_size}": (each, point) for each in studies for point in each.points}
-        alone = [{name: point} for name, point in grid.items()]
+        grid = [(study, point) for study in few_studies(trained, setting) for point in study.points]
         sides = {
             OURS: partial(train_by_worker, trained.workspace, grid, setting.variant),
-            THEIRS: partial(train_by_trainer, trained.workspace, alone, model),
+            THEIRS: partial(train_by_trainer, trained.workspace, [[each] for each in grid], model),
             TOGETHER: partial(train_by_trainer, trained.workspace, [grid], model),
         }
         timings = time_in_turns(sides, TURNS)
@@ -90,14 +90,14 @@ def few_studies(trained: TrainedVariant, setting: GridSetting) -> list[GlueStudy
     planned = {study.task: study for study in variant_studies(ladder, recipe, trained.stages, 0, source)}
     cola, size = planned["cola"], {"train_examples": setting.train_examples, "epochs": setting.epochs}
     changes = {"protocol": cola.protocol.model_copy(update=size), "starts_from": cola.starts_from}
-    return [planned[task].model_copy(update=changes | {"points": setting.points()}) for task in setting.tasks]
+    return [planned[task].model_copy(update=changes | {"points": setting.points}) for task in setting.tasks]
 
 
 def train_by_worker(workspace: Workspace, grid: Grid, variant: str) -> None:
     """Train all points anew in one worker."""
     layout, execution = workspace.layout, workspace.execution
     shutil.rmtree(layout.root / "glue", ignore_errors=True)
-    studies = {study.task: study for study, _ in grid.values()}
+    studies = {study.task: study for study, _ in grid}
     for study in studies.values():
         write_run_file(layout, study, workspace.specification, execution, {"variants": [variant]})
     references = (f"glue/{task}/studies/{study.id}" for task, study in studies.items())

@@ -9,9 +9,8 @@ import platform
 import resource
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import ROUND_DOWN, Context
@@ -40,9 +39,6 @@ class Timing(Generic[Returned]):
     wall: float
     processor: float
     returned: Returned
-
-    def per(self, tokens: float) -> "Timing[Returned]":
-        return Timing(self.wall / tokens, self.processor / tokens, self.returned)
 
 
 def time_call(run: Callable[[], Returned]) -> Timing[Returned]:
@@ -104,7 +100,10 @@ def race(contenders: Mapping[str, Callable[[], Step]], *, rounds: int, steps: in
             torch.compiler.reset()
             gc.collect()
             torch.cuda.empty_cache()
-    return {name: [timing.per(timing.returned) for timing in own] for name, own in timings.items()}
+    return {
+        name: [Timing(each.wall / each.returned, each.processor / each.returned, each.returned) for each in own]
+        for name, own in timings.items()
+    }
 
 
 def tokens_per_second(found: Race) -> dict[str, int]:
@@ -124,12 +123,9 @@ def summary(values: Sequence[float]) -> dict[str, float]:
     return {name: round(value, 3) for name, value in found.items()}
 
 
-Ratio = Mapping[str, Mapping[str, float]]
-"""Summaries of paired ratios, by clock ("wall") and by processor time ("processor")."""
-
-
-def paired_ratio(own: Sequence[Timing[Any]], other: Sequence[Timing[Any]]) -> Ratio:
-    """Return the summary of the paired ratios of speed, which are those of times other / own."""
+def paired_ratio(own: Sequence[Timing[Any]], other: Sequence[Timing[Any]]) -> dict[str, dict[str, float]]:
+    """Return the summary of the paired ratios of speed, which are those of times other / own, by clock ("wall") and by
+    processor time ("processor")."""
     pairs = list(zip(other, own, strict=True))
     by_processor = summary([a.processor / b.processor for a, b in pairs])
     return {"wall": summary([a.wall / b.wall for a, b in pairs]), "processor": by_processor}
@@ -192,19 +188,12 @@ OPERATIONS_RATIO = "operations, theirs / ours"
 """Figure of a result: at a speed of this ratio, both sides compute as many operations a second."""
 
 
-@contextmanager
-def operations() -> Iterator[FlopCounterMode]:
-    """Count the floating-point operations of matrix products and attention, those under a mask included. Attention of
-    the package flash-attn is not seen."""
-    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:  # its other kernels on a CPU are not
-        yield counter
-
-
-def count_operations(contenders: Mapping[str, Callable[[], Step]], steps: int) -> dict[str, int]:
-    """Count the operations per real token in some steps of every contender."""
+def count_operations(contenders: Mapping[str, Step], steps: int) -> dict[str, int]:
+    """Count the floating-point operations per real token in some steps of every contender: those of matrix products
+    and attention, those under a mask included. Attention of the package flash-attn is not seen."""
     counted = {}
-    for name, make in contenders.items():
-        with operations() as counter:
-            tokens = burst(make(), steps)
+    for name, step in contenders.items():
+        with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:  # other kernels on a CPU are not
+            tokens = burst(step, steps)
         counted[name] = round(counter.get_total_flops() / tokens)
     return counted

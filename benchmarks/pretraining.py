@@ -7,7 +7,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from itertools import chain, cycle, product
 from pathlib import Path
 from typing import Any, Literal
@@ -17,12 +17,12 @@ import torch
 from torch import Tensor, nn
 
 from ablations.loading import papers
-from benchmarks.data import IDS, NEOBERT_MASKING, SHORTEST, random_corpus, write_web_pages
+from benchmarks.data import IDS, NEOBERT_MASKING, SHORTEST, write_web_pages
 from benchmarks.measuring import OPERATIONS_RATIO, Pairs, Result, Step, count_operations, lowest_ratio, race, summary
 from neobert.data.batches import Batch, ExactSizes, PaddingBuckets, collate, micro_batches
 from neobert.data.masking import counter_hash
 from neobert.data.packing import PackedRows, Spans, pack_documents, reorder_rows
-from neobert.data.shards import FRAME_TOKENS, Documents, Integers, all_documents
+from neobert.data.shards import FRAME_TOKENS, Documents, Integers, TokenizedCorpus, all_documents
 from neobert.data.streams import shuffle
 from neobert.files import read_lines
 from neobert.model.build import build_masked_language_model, initialize
@@ -52,26 +52,18 @@ class MaskedDocuments:
     keys: Integers
     context: int
 
-    def __len__(self) -> int:
-        return len(self.view)
-
-    @property
-    def real_tokens(self) -> int:
-        """Number of tokens of all documents, specials included."""
-        return int(self.view.framed_lengths.sum())
-
     @property
     def padded_fill(self) -> float:
         """Share of real tokens if every document has a row of its own."""
-        return self.real_tokens / (len(self) * self.context)
+        return float(self.view.framed_lengths.mean()) / self.context
 
-    @cached_property
+    @property
     def grid(self) -> tuple[Tensor, Tensor, Tensor]:
         """Token ids, labels (-100 where nothing is predicted) and a mask of real tokens, all (documents, context)."""
-        numbers, lengths = np.arange(len(self)), self.view.framed_lengths
+        numbers, lengths = np.arange(len(self.view)), self.view.framed_lengths
         zeros = np.zeros_like(numbers)
         spans = Spans(numbers, zeros, lengths, self.view.numbers, zeros, lengths, self.keys, zeros)
-        batch = collate(PackedRows(self.context, len(self), spans, isolated=True), self.view.corpus, NEOBERT_MASKING)
+        batch = collate(PackedRows(self.context, len(numbers), spans, isolated=True), self.view.corpus, NEOBERT_MASKING)
         labels = torch.full_like(batch.token_ids, IGNORED_TARGET)
         labels[batch.token_ids == IDS.mask] = batch.targets[: batch.predicted_tokens]  # all targets are masked
         return batch.token_ids, labels, batch.token_ids != IDS.pad
@@ -79,7 +71,11 @@ class MaskedDocuments:
 
 def masked_documents(framed_lengths: Integers, vocabulary_size: int, context: int) -> MaskedDocuments:
     """Return documents of random tokens with `framed_lengths`, specials included, cut to `context`."""
-    view = all_documents(random_corpus(framed_lengths - FRAME_TOKENS, vocabulary_size)).truncated(context)
+    lengths, ids = framed_lengths - FRAME_TOKENS, replace(IDS, end_text_id=vocabulary_size)
+    generator = np.random.default_rng(0)
+    tokens = generator.integers(ids.first_text_id, ids.end_text_id, size=int(lengths.sum())).astype(np.uint16)
+    hashes = generator.integers(0, 2**63, size=len(lengths)).astype(np.uint64)
+    view = all_documents(TokenizedCorpus(ids, lengths, 4 * lengths, hashes, (tokens,), {})).truncated(context)
     return MaskedDocuments(view, counter_hash(SEED, view.numbers), context)
 
 
@@ -87,27 +83,6 @@ def beta_lengths(count: int, context: int) -> Integers:
     """Return lengths (count,) with a mean of 0.6 of the context; some fill a row and most do not."""
     drawn = context * np.random.default_rng(SEED).beta(1.2, 0.8, size=count)
     return np.clip(drawn.round(), SHORTEST, context).astype(np.int64)
-
-
-def own_batches(
-    documents: MaskedDocuments, documents_per_step: int, device: torch.device, *, fixed: bool = False
-) -> list[Batch]:
-    """Return all documents once, packed with borders and masked by this project, in steps of about equally many tokens.
-
-    The batches are for the kernels of `device`, but on the CPU. They have `fixed` sizes for a compiled model.
-    """
-    numbers = np.arange(len(documents), dtype=np.int64)
-    packed = pack_documents(documents.view, numbers, documents.keys, documents.context)
-    rows = reorder_rows(packed, shuffle(packed.count, SEED))
-    about = round(documents_per_step * documents.padded_fill)
-    sizes = range(about - about // 10, about + about // 10 + 1)
-    size = min(sizes, key=lambda size: (-rows.count % size, abs(size - about)))  # the last step lacks fewest rows
-    tokens = float(documents.view.framed_lengths.mean())
-    shapes = PaddingBuckets(size, documents.context, NEOBERT_MASKING.rate, tokens) if fixed else ExactSizes(size)
-    return [
-        collate(part, documents.view.corpus, NEOBERT_MASKING, sizes=shapes, varlen=device.type == "cuda")
-        for part in micro_batches(rows, size)
-    ]
 
 
 def peer_batches(documents: MaskedDocuments, batching: Batching, documents_per_step: int) -> list[dict[str, Tensor]]:
@@ -120,14 +95,14 @@ def peer_batches(documents: MaskedDocuments, batching: Batching, documents_per_s
     """
     token_ids, labels, real = documents.grid
     if batching == "concatenated":
-        missing = -documents.real_tokens % documents.context  # of the last row, which is padded
+        missing = -int(real.sum()) % documents.context  # of the last row, which is padded
         shown = {"input_ids": (token_ids, IDS.pad), "labels": (labels, IGNORED_TARGET)}
         grids = [nn.functional.pad(grid[real], (0, missing), value=filler) for grid, filler in shown.values()]
-        steps = round(len(documents) / documents_per_step)
+        steps = round(len(documents.view) / documents_per_step)
         parts = [grid.view(-1, documents.context).tensor_split(steps) for grid in grids]
         return [dict(zip(shown, step, strict=True)) for step in zip(*parts, strict=True)]
     lengths = real.sum(dim=1)
-    groups = torch.arange(len(documents)).split(documents_per_step)
+    groups = torch.arange(len(documents.view)).split(documents_per_step)
     if batching == "bucketed":
         by_length = lengths.argsort(stable=True).split(documents_per_step)
         groups = tuple(chain.from_iterable(by_length[start::5] for start in range(5)))  # narrow and wide in turn
@@ -159,11 +134,9 @@ class Peer:
         """
         from transformers import AutoConfig, AutoModelForMaskedLM
 
-        own: dict[str, Any] = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-        width = model.feedforward_width
-        if self.family == "modernbert":
-            own = dict.fromkeys(("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id"), IDS.cls)
-            own, width = own | {"sparse_prediction": True}, gated_width(width)
+        gated = self.family == "modernbert"
+        width = gated_width(model.feedforward_width) if gated else model.feedforward_width
+        no_dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
         config = AutoConfig.for_model(
             self.family,
             **huggingface_shape(model.layers, model.width, model.heads, width),
@@ -171,7 +144,7 @@ class Peer:
             max_position_embeddings=context,
             tie_word_embeddings=False,
             pad_token_id=IDS.pad,
-            **own,
+            **({"sparse_prediction": True} if gated else no_dropout),
         )
         torch.manual_seed(0)
         built: nn.Module = AutoModelForMaskedLM.from_config(config)
@@ -208,8 +181,20 @@ class Setting:
     backend: str = "inductor"
 
     def own_batches(self, mode: Mode) -> list[Batch]:
-        """Return our batches of all documents, on the CPU."""
-        return own_batches(self.documents, self.documents_per_step, self.device, fixed=mode == "compiled")
+        """Return all documents once, packed with borders and masked by this project, in steps of about equally many
+        tokens: for the kernels of the device, but on the CPU, and of fixed sizes for a compiled model."""
+        documents, view, context = self.documents, self.documents.view, self.documents.context
+        packed = pack_documents(view, np.arange(len(view)), documents.keys, context)
+        rows = reorder_rows(packed, shuffle(packed.count, SEED))
+        about = round(self.documents_per_step * documents.padded_fill)
+        sizes = range(about - about // 10, about + about // 10 + 1)
+        size = min(sizes, key=lambda size: (-rows.count % size, abs(size - about)))  # the last step lacks fewest rows
+        buckets = PaddingBuckets(size, context, NEOBERT_MASKING.rate, float(view.framed_lengths.mean()))
+        shapes = buckets if mode == "compiled" else ExactSizes(size)
+        return [
+            collate(part, view.corpus, NEOBERT_MASKING, sizes=shapes, varlen=self.device.type == "cuda")
+            for part in micro_batches(rows, size)
+        ]
 
     def own_engine(self, mode: Mode) -> Engine[Batch]:
         """Return the engine of a run of the recipe, with initial weights."""
@@ -221,12 +206,10 @@ class Setting:
             compile_model(parts_of(model, self.device), self.device, backend=self.backend)
         return pretraining_engine(model, recipe, self.device)
 
-    def contenders(
-        self, precisions: Sequence[Precision], peers: Sequence[Peer], modes: Sequence[Mode] = MODES
-    ) -> Mapping[str, Callable[[], Step]]:
+    def contenders(self, precisions: Sequence[Precision], peers: Sequence[Peer]) -> Mapping[str, Callable[[], Step]]:
         """Return makers of the contenders' steps by name, which ends with precision and mode."""
         makers: dict[str, Callable[[], Step]] = {}
-        for precision, mode in product(precisions, modes):
+        for precision, mode in product(precisions, MODES):
             setting = replace(self, recipe=self.recipe.model_copy(update={"precision": precision}))
             makers[f"{OURS}, {precision}, {mode}"] = partial(setting._own_step, mode)
             for peer in peers:
@@ -302,19 +285,19 @@ def small_setting(count: int) -> Setting:
 def measure(options: argparse.Namespace) -> Iterator[Result]:
     """Measure a step against Hugging Face's BERT and ModernBERT: same documents, predicted tokens and size. With a GPU
     measure the speed of a run instead."""
-    yield from measure_runs() if torch.cuda.is_available() else measure_steps()
-
-
-def measure_steps() -> Iterator[Result]:
-    """Measure steps of ours and of Hugging Face's models on all cores of a CPU."""
+    if torch.cuda.is_available():
+        yield from measure_runs()
+        return
     torch.set_num_threads(available_cores())
     setting, peers = small_setting(DOCUMENTS_PER_STEP * BURST_STEPS * ROUNDS), (PADDED, CONCATENATED, BUCKETED)
-    counted = count_operations(setting.contenders(("fp32",), peers, ("eager",)), BURST_STEPS)
-    found = race(setting.contenders(PRECISIONS, peers), rounds=ROUNDS, steps=BURST_STEPS)
+    makers = setting.contenders(PRECISIONS, peers)
+    counted = count_operations(
+        {name: makers[f"{name}, fp32, eager"]() for name in (OURS, *(peer.name for peer in peers))}, BURST_STEPS
+    )
+    found = race(makers, rounds=ROUNDS, steps=BURST_STEPS)
     for name, (peer, pairs) in COMPARISONS.items():
         ratio, figures = lowest_ratio(found, pairs)
-        theirs, own = (counted[f"{side}, fp32, eager"] for side in (peer.name, OURS))
-        equal = {OPERATIONS_RATIO: round(theirs / own, 3), "operations per real token": counted}
+        equal = {OPERATIONS_RATIO: round(counted[peer.name] / counted[OURS], 3), "operations per real token": counted}
         yield Result(name, ratio, equal | figures | {"threads": torch.get_num_threads()})
 
 

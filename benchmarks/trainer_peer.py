@@ -1,9 +1,12 @@
 """Fine-tuning of grid points with transformers: what a script around `Trainer` does."""
 
-import tempfile
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
+import torch
+
+from neobert.executors.preparation import open_specified
+from neobert.glue.encoding import CAP_KEY, permutation
 from neobert.glue.tasks import task_named
 from neobert.kinds.glue import GlueStudy
 from neobert.recipe import Point
@@ -11,17 +14,15 @@ from neobert.runs.run_file import SourceSpecification
 from neobert.training.schedule import FineTuningSchedule
 
 
-def train_points(model: str, source: SourceSpecification, grid: Mapping[str, tuple[GlueStudy, Point]]) -> None:
+def train_points(model: str, source: SourceSpecification, grid: Sequence[tuple[GlueStudy, Point]]) -> None:
     """Train an exported model at every point."""
-    for study, point in grid.values():
-        with tempfile.TemporaryDirectory() as folder:
-            trainer_of(model, source, study, point, folder).train()
+    for study, point in grid:
+        train_point(model, source, study, point)
 
 
-def trainer_of(model: str, source: SourceSpecification, study: GlueStudy, point: Point, folder: str) -> Any:
-    """Return a `Trainer` of the exported encoder with a new head, with as many steps and evaluations as a worker's;
-    batches have texts of similar length, padded to the longest."""
-    import torch
+def train_point(model: str, source: SourceSpecification, study: GlueStudy, point: Point) -> None:
+    """Train the exported encoder with a new head, with as many steps and evaluations as a worker; batches have texts of
+    similar length, padded to the longest."""
     import transformers
 
     import neobert.hub  # noqa: F401 - registers the classes
@@ -32,7 +33,7 @@ def trainer_of(model: str, source: SourceSpecification, study: GlueStudy, point:
     train, validation = (examples_of(study, source, split, tokenizer) for split in task.splits)
     course = FineTuningSchedule.of(protocol, len(train), point.batch_size)
     arguments = transformers.TrainingArguments(
-        output_dir=folder,
+        output_dir=f"{model}_trainer",
         num_train_epochs=protocol.epochs,
         per_device_train_batch_size=point.batch_size,
         per_device_eval_batch_size=64,
@@ -51,7 +52,6 @@ def trainer_of(model: str, source: SourceSpecification, study: GlueStudy, point:
         logging_steps=course.evaluation_interval,
         save_strategy="no",
         seed=study.seed,
-        report_to="none",
         disable_tqdm=True,
         use_cpu=not torch.cuda.is_available(),
         dataloader_pin_memory=torch.cuda.is_available(),
@@ -64,21 +64,13 @@ def trainer_of(model: str, source: SourceSpecification, study: GlueStudy, point:
         classifier_dropout=protocol.dropout,
         classifier_init_range=protocol.classifier_scale,
     )
-
-    return transformers.Trainer(
-        classifier,
-        arguments,
-        train_dataset=train,
-        eval_dataset=validation,
-        processing_class=tokenizer,
-    )
+    transformers.Trainer(
+        classifier, arguments, train_dataset=train, eval_dataset=validation, processing_class=tokenizer
+    ).train()
 
 
 def examples_of(study: GlueStudy, source: SourceSpecification, split: str, tokenizer: Any) -> list[dict[str, Any]]:
     """Return token ids and label of the examples that a worker trains or evaluates on."""
-    from neobert.executors.preparation import open_specified
-    from neobert.glue.encoding import CAP_KEY, permutation
-
     task, examples = task_named(study.task), open_specified(source).task_examples(study.task, split)
     columns = [list(examples[column]) for column in task.columns]
     token_ids = tokenizer(*columns, truncation=True, max_length=study.protocol.max_tokens)["input_ids"]

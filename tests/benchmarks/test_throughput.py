@@ -33,7 +33,7 @@ def test_operations_of_a_token_are_those_of_its_weights_and_of_attention(tokens:
     """All tokens of a row are attended to: two products of the width, with as many positions as tokens."""
     modules = SMALL[0].build("sdpa").modules()
     products = sum(each.weight.numel() for each in modules if isinstance(each, torch.nn.Linear))
-    counted = count_operations({"ours": lambda: SETTING.forward(SMALL[0], tokens, 1)}, 1)
+    counted = count_operations({"ours": SETTING.forward(SMALL[0], tokens, 1)}, 1)
     assert counted == {"ours": 2 * products + 4 * tokens * 64 * 2}
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.data import IDS, NEOBERT_MASKING, SHORTEST, web_lengths
-from benchmarks.pretraining import Mode, Setting, masked_documents, neobert_recipe, own_batches
+from benchmarks.pretraining import Mode, Setting, masked_documents, neobert_recipe
 from neobert.data.batches import Batch, collate
 from neobert.data.packing import pack_documents
 from neobert.embeddings.contrastive import GradCache, StepCollator, StepTexts, match_texts
@@ -100,7 +100,7 @@ def two_packed_rows(setting: Setting, mode: Mode) -> Batch:
     context = setting.documents.context
     lengths = np.random.default_rng(0).integers(context // 16, context // 4, 13)
     documents = masked_documents(lengths, setting.recipe.model.vocabulary_size, context)
-    (batch,) = own_batches(documents, len(documents), setting.device, fixed=mode == "compiled")
+    (batch,) = replace(setting, documents=documents, documents_per_step=len(lengths)).own_batches(mode)
     assert batch.token_ids.shape[0] == 2
     return batch
 
@@ -131,7 +131,7 @@ def varied_batches(setting: Setting, count: int) -> list[Batch]:
     """Return `count` batches of packed rows on the CPU, each with another number of rows, from two thirds of a step's
     to all of them. Steps of a run differ like this, and the last rows of a window of documents are the fewest."""
     documents = setting.documents
-    packed = pack_documents(documents.view, np.arange(len(documents)), documents.keys, documents.context)
+    packed = pack_documents(documents.view, np.arange(len(documents.view)), documents.keys, documents.context)
     most = round(setting.documents_per_step * documents.padded_fill)
     sizes = np.random.default_rng(0).permutation(np.linspace(2 / 3 * most, most, count).round().astype(int))
     ends = np.cumsum(sizes)

@@ -7,9 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from benchmarks.pretraining import MODES, Mode, Setting, own_batches, pretraining_engine
+from benchmarks.pretraining import MODES, Mode, Setting
 from neobert.model import attention, encoder
-from neobert.model.build import build_masked_language_model, initialize
 from neobert.model.positions import ComplexRotation
 from tests.gpu.steps import (
     ATTENTION_BOUND,
@@ -84,18 +83,14 @@ def test_vectors_and_a_contrastive_step_in_bf16_are_near_those_in_fp32(setting: 
 
 def steps_with(setting: Setting, scale: float) -> Lines:
     """Loss and gradient norm of eight steps with gradients times `scale`."""
-    recipe = exact(setting).recipe
-    model = build_masked_language_model(recipe.model, setting.documents.context)
-    initialize(model, recipe.model.initialization, 0)
-    engine = pretraining_engine(model.train(), recipe, setting.device)
+    engine = exact(setting).own_engine("eager")
     accumulate = engine._accumulate
 
     def scaled(batch: Any, total: torch.Tensor, *words: Any, last: bool) -> torch.Tensor:
         return accumulate(batch, total / scale, *words, last=last) / scale
 
     engine._accumulate = scaled  # type: ignore[method-assign]
-    batches = own_batches(setting.documents, setting.documents_per_step, setting.device)[:8]
-    measured = [engine.step([batch], 1e-3).measured() for batch in batches]
+    measured = [engine.step([batch], 1e-3).measured() for batch in setting.own_batches("eager")[:8]]
     return [{"loss": step.loss, "gradient_norm": step.gradient_norm} for step in measured]
 
 

@@ -14,7 +14,7 @@ import torch
 
 from ablations.loading import papers
 from benchmarks.data import IDS, web_lengths
-from benchmarks.pretraining import masked_documents, neobert_recipe, own_batches, pretraining_engine
+from benchmarks.pretraining import Setting, masked_documents, neobert_recipe, pretraining_engine
 from neobert.data.batches import Batch
 from neobert.data.sources import SyntheticSource
 from neobert.data.tokenizers import TextTokenizer
@@ -77,9 +77,9 @@ def fresh_engine(recipe: Pretraining) -> Engine[Batch]:
 
 def pretraining_batches() -> list[Batch]:
     """Micro-batches of packed web pages for variable-length kernels, on the CPU."""
-    rows = SLOTS // CONTEXT
-    documents = masked_documents(web_lengths(4 * rows), neobert_recipe("bf16").model.vocabulary_size, CONTEXT)
-    return own_batches(documents, round(rows / documents.padded_fill), GPU)
+    rows, recipe = SLOTS // CONTEXT, neobert_recipe("bf16")
+    documents = masked_documents(web_lengths(4 * rows), recipe.model.vocabulary_size, CONTEXT)
+    return Setting(recipe, documents, round(rows / documents.padded_fill), GPU).own_batches("eager")
 
 
 def pretrain(layers: int, **changes: Any) -> Pass:

@@ -57,7 +57,7 @@ def losses_and_gradients(
     model: MaskedLanguageModel, precision: Precision, sizes: PaddingSizes, *, varlen: bool
 ) -> tuple[float, Tensor]:
     documents = masked_documents(web_lengths(60) // 8 + 8, VOCABULARY, CONTEXT)
-    rows = pack_documents(documents.view, np.arange(len(documents)), documents.keys, CONTEXT)[:ROWS]
+    rows = pack_documents(documents.view, np.arange(len(documents.view)), documents.keys, CONTEXT)[:ROWS]
     batch = collate(rows, documents.view.corpus, NEOBERT_MASKING, sizes=sizes, varlen=varlen)
     model.zero_grad()
     with autocast(CPU, precision):
