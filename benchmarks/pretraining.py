@@ -137,6 +137,7 @@ class Peer:
         gated = self.family == "modernbert"
         width = gated_width(model.feedforward_width) if gated else model.feedforward_width
         no_dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+        own_ids = dict.fromkeys(("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id"), IDS.cls)
         config = AutoConfig.for_model(
             self.family,
             **huggingface_shape(model.layers, model.width, model.heads, width),
@@ -144,7 +145,7 @@ class Peer:
             max_position_embeddings=context,
             tie_word_embeddings=False,
             pad_token_id=IDS.pad,
-            **({"sparse_prediction": True} if gated else no_dropout),
+            **(own_ids | {"sparse_prediction": True} if gated else no_dropout),
         )
         torch.manual_seed(0)
         built: nn.Module = AutoModelForMaskedLM.from_config(config)
