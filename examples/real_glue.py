@@ -5,6 +5,9 @@ python reports/make_figures.py --ladder examples/real_glue.py --scale real
 
 DIR holds corpora/wikibook, corpora/web and glue (docs/data.md), and no tokenizers, so that tokenizers of 8,192 tokens
 are trained: with the published 30,522 a run takes twice the time.
+
+reports/real_glue has the records so far: M0, seed 0. Put them into a folder of runs, where they are not repeated, by
+`python reports/collect.py --restore reports/real_glue --runs RUNS`; DIR must then be named real_text.
 """
 
 from dataclasses import replace

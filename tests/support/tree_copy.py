@@ -13,7 +13,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 NOT_CLONED = (".git", ".venv", "__pycache__", ".*_cache", ".hypothesis", "out", "build", "dist", "*.egg-info")
 
 
-STUDIES = ("pipeline_check",)
+STUDIES = ("pipeline_check", "real_glue")
 needs_make = pytest.mark.skipif(
     shutil.which("make") is None or not Path(sys.prefix, "bin", "activate").exists(),
     reason="needs make and a virtual environment",
