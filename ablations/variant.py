@@ -155,7 +155,7 @@ def findings_in(error: ValidationError, given: dict[str, Any] | None = None) -> 
             beside: Any = given
             for key in path:
                 beside = beside[key]
-            problem = f"there is no such field; {did_you_mean(str(name), beside.keys() - {name})}"
+            problem = f"there is no such field; {did_you_mean(str(name), (key for key in beside if key != name))}"
         found.append(f"{'.'.join(map(str, place))}: {problem}")
     return "; ".join(found)
 

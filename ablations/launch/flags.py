@@ -85,7 +85,7 @@ def add_benchmark_flag(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         action="extend",
         metavar="NAME",
-        help='with mteb: only the tasks of "MTEB(eng, v1)" or "MTEB(eng, v2)" (default: v1, and tasks of your own)',
+        help='with mteb: only the tasks of "MTEB(eng, v1)" or "MTEB(eng, v2)" (default: v1)',
     )
 
 

@@ -195,14 +195,15 @@ class Index:
         workers = _workers_of(owners)
         failures = tuple(_failure_at(part.error, part.id) for part in pending if self.is_there(part.error))
         heartbeat = max((self.now - owner.silent_seconds for owner in owners.values()), default=None)
-        state: State = "missing"
+        return WorkProgress(self._open_state(work, workers, failures), pending, workers, failures, heartbeat)
+
+    def _open_state(self, work: Work, workers: Sequence[PartHolder], failures: Sequence[Failure]) -> State:
+        """Return the state of work that is not done."""
         if any(worker.is_live for worker in workers):
-            state = "running"
-        elif failures:
-            state = "failed"
-        elif self.is_there(self.layout.root / work.reference / "run.json"):
-            state = "waiting"
-        return WorkProgress(state, pending, workers, failures, heartbeat)
+            return "running"
+        if failures:
+            return "failed"
+        return "waiting" if self.is_there(self.layout.root / work.reference / "run.json") else "missing"
 
     def rows(self) -> list[Row]:
         """Return the rows of all runs that have a folder or were submitted."""

@@ -1,7 +1,6 @@
 """The pictures of a study: colour is the word, claims are filled, every text is legible and alone."""
 
 from dataclasses import replace
-from itertools import combinations
 
 import numpy as np
 import pytest
@@ -9,14 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
-from matplotlib.text import Text
-from matplotlib.transforms import Bbox
 
 from reports.differences import GLUE, LADDER, LOSS, NATS, POINTS, ComparedStep, Measure
 from reports.figures.curves import CurvePair, draw_pairs, find_curves
 from reports.figures.differences import forest, limits
 from reports.figures.drawing import PAGE_INCHES, WORD_COLOURS, word_colour
 from reports.statistics import Difference, judge
+from tests.reports.extents import require_texts_fit
 from tests.reports.made_up_study import MadeUpStudy
 
 GLUE_AVERAGE, LOSS_IN_NATS = Measure(GLUE, POINTS, 0.5), Measure(LOSS, NATS, 0.05)
@@ -32,22 +30,8 @@ def step(number: int, values: list[float], word: str = "", measure: Measure = GL
 
 
 def require_fit(figure: Figure) -> None:
-    """Every text is legible, within the figure, and beside all others, but for a pixel or two."""
-    figure.draw_without_rendering()
-    beyond = {  # matplotlib keeps the labels of ticks that lie beyond an axis
-        tick.label1
-        for axes in figure.axes
-        for axis, (low, high) in ((axes.xaxis, axes.get_xlim()), (axes.yaxis, axes.get_ylim()))
-        for tick in axis.get_major_ticks()
-        if not min(low, high) <= tick.get_loc() <= max(low, high)
-    }
-    texts = [text for text in figure.findobj(Text) if text.get_text() and text.get_visible() and text not in beyond]
-    boxes = {text: text.get_window_extent().padded(-2) for text in texts}
-    for first, second in combinations(texts, 2):
-        assert not Bbox.intersection(boxes[first], boxes[second]), (first, second)
-    whole = figure.bbox
-    for text, box in boxes.items():
-        assert whole.x0 <= box.x0 and box.x1 <= whole.x1 and whole.y0 <= box.y0 and box.y1 <= whole.y1, text
+    """Every text is legible, within the figure, and beside all others."""
+    texts = require_texts_fit(figure)
     assert figure.get_figwidth() == PAGE_INCHES and all(text.get_fontsize() >= 6 for text in texts)
 
 
